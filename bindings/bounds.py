@@ -113,7 +113,7 @@ class Demands:
             raise BadInput(
                 f"{n} demands, {len(self.marks)} marks, {len(self.offsets)} offsets do not fit",
                 "demands",
-                "give offsets from 0 to the number of demands, and a mark for each",
+                "give offsets from 0 to the number of demands, and one mark per demand",
             )
 
 

@@ -229,7 +229,9 @@ class Chip:
         found = []
         for tenant in range(len(self.network.units[number].tenants)):
             rc = lib.ofs_chip_tenant_stats(self._chip, number, tenant, struct)
-            firmware.check_rc(int(rc), "reading tenants", f"unit {unit}", "one with a qos queue")
+            firmware.check_rc(
+                int(rc), "reading tenants", f"unit {unit}", "give a unit with a qos queue"
+            )
             found.append(_fields(struct))
         return found
 
@@ -240,7 +242,7 @@ class Chip:
         number = [one.name for one in self.network.units].index(unit)
         qos = self.network.units[number].qos
         if qos is None:
-            raise BadInput("has no qos queue", f"unit {unit}", "one with a qos queue")
+            raise BadInput("has no qos queue", f"unit {unit}", "give a unit with a qos queue")
         struct: Any = ffi.new("struct ofs_qos_session_stats *")
         found = []
         for entry in range(qos.session_count + len(self.network.units[number].tenants)):
@@ -263,7 +265,9 @@ class Chip:
             )
         if rc:
             raise BadInput(
-                self._wrong_request(kept), "requests", "in order of time, each within its range"
+                self._wrong_request(kept),
+                "requests",
+                "give requests in order of time, each within its range",
             )
         self._fed = kept
 
@@ -367,7 +371,9 @@ class _Config:
         rows = [vars(row) for row in unit.load_rows]
         if len(rows) > lib.OFS_CHIP_LOAD_ROWS:
             raise BadInput(
-                f"{len(rows)} load rows", f"unit {unit.name}", f"at most {lib.OFS_CHIP_LOAD_ROWS}"
+                f"{len(rows)} load rows",
+                f"unit {unit.name}",
+                f"give at most {lib.OFS_CHIP_LOAD_ROWS}",
             )
         numbers = (
             "servers",
@@ -404,7 +410,7 @@ class _Config:
                 qos: Any = ffi.new("struct ofs_qos_config *", vars(unit.qos))
                 tenants: Any = ffi.new("struct ofs_qos_tenant[]", shares)
             except OverflowError as error:
-                raise BadInput(str(error), f"unit {unit.name}", "numbers from 0") from None
+                raise BadInput(str(error), f"unit {unit.name}", "give numbers from 0") from None
             qos.tenant_count = len(shares)
             self._kept += [qos, tenants]
             found["qos"], found["tenants"] = qos, tenants

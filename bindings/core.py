@@ -147,7 +147,7 @@ def prefetcher_bits(names: str) -> int:
             raise BadInput(
                 f"no prefetcher {name!r}",
                 "policy.prefetchers",
-                f"choose of {', '.join(PREFETCHERS)} or none, joined by +",
+                f"choose from {', '.join(PREFETCHERS)}, joined by +, or none",
             )
         bits |= PREFETCHERS[name]
     return bits

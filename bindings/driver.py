@@ -132,7 +132,7 @@ class Driver(Fabric):
         """From now on requests are in granules. BadInput where the daemon cuts blocks otherwise."""
         if self.granule_count != granules.count:
             raise BadInput(
-                f"blocks in {granules.count} granules, and the daemon cuts them into "
+                f"the host cuts blocks into {granules.count} granules, the daemon into "
                 f"{max(self.granule_count, 1)}",
                 "granule_tokens",
                 "give the host the daemon's arena.granule_tokens",

@@ -273,6 +273,6 @@ def _checked_guesses(
         raise BadInput(
             f"{len(whole)} offsets for guesses of {rows} rows",
             "slab",
-            "give one more offset than rows, rising, ending within the guesses",
+            "give one more offset than rows, ascending, ending within the guesses",
         )
     return [np.ascontiguousarray(guesses, GUESS), whole]

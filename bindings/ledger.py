@@ -168,7 +168,7 @@ class Ledger(msgspec.Struct, kw_only=True):
             more = np.subtract(getattr(self, name), getattr(before, name))
             if np.min(more) < 0:
                 raise RunFailed(
-                    f"{name} went back during the run: the ledger was reset",
+                    f"{name} decreased during the run: the ledger was reset",
                     "ledger",
                     "run again, without a concurrent `offstage dpu reset`",
                 )

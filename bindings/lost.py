@@ -33,7 +33,7 @@ def gone(rc: int, doing: str) -> None:
         raise BadInput(
             f"the target is not registered while {doing}",
             "fabric",
-            "register the array that the rows lie in",
+            "register the array that contains the rows",
             errno=errno.EFAULT,
         )
     if -rc in LOST:

@@ -108,7 +108,9 @@ class Network:
         """`coded_permille`, checked as far as C cannot."""
         rows = self.coded_permille
         if any(len(row) != len(rows[0]) for row in rows):
-            raise BadInput("rows of coded sizes differ in length", "chip", "a number for each part")
+            raise BadInput(
+                "rows of coded sizes differ in length", "chip", "give one number per part"
+            )
         if any(not 0 < one <= CODED_MAX for row in rows for one in row):
             raise BadInput("a coded size is not within 1 to 2000 permille", "chip", "correct it")
         return rows
@@ -121,7 +123,9 @@ class Network:
         found: dict[str, list[Step]] = {}
         for route, stages in self.routes.items():
             if not stages:
-                raise BadInput("has no stage", f"route {route}", "a route visits a unit")
+                raise BadInput(
+                    "has no stage", f"route {route}", "name the units that the route visits"
+                )
             labels: dict[str, int | None] = {
                 stage.label: number for number, stage in enumerate(stages) if stage.label
             }

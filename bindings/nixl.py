@@ -61,9 +61,9 @@ def prepare() -> None:
     load()
     if lib.ofs_nixl_prepare() < 0:
         raise BadInput(
-            "NIXL opens no agent over UCX",
+            "NIXL cannot open an agent over UCX",
             "fabric nixl",
-            "UCX_TLS must hold tcp; NIXL_LOG_LEVEL=INFO says more",
+            "include tcp in UCX_TLS; NIXL_LOG_LEVEL=INFO logs the reason",
         )
 
 
@@ -86,9 +86,9 @@ class Loop:
         rc = lib.ofs_nixl_loop_open_device(out, address, size_bytes, device)
         if rc == -errno.ENODEV:
             raise BadInput(
-                "NIXL reaches no device memory here",
+                "NIXL cannot access device memory here",
                 f"GPU {device}",
-                "needs a GPU, and a UCX that is built with CUDA",
+                "use a machine with a GPU and a UCX built with CUDA",
                 errno=-rc,
             )
         check_rc(rc, "opening a NIXL agent")

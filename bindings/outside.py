@@ -117,7 +117,7 @@ def said_json(
 def last_line(complaint: str) -> str:
     """Of what a program wrote on stderr or into its log, what says why it ended."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _bad(what: str, reason: str, where: str, fix: str) -> BadInput:
@@ -125,4 +125,4 @@ def _bad(what: str, reason: str, where: str, fix: str) -> BadInput:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -19,7 +19,7 @@ def check_private(path: Path, *, ours: bool = True, found: os.stat_result | None
     found = path.stat() if found is None else found
     closed = 0o007 if stat.S_ISBLK(found.st_mode) else 0o077
     if found.st_mode & closed:
-        raise BadInput("others can read or change it", str(path), f"chmod 600 {path}")
+        raise BadInput("other users can read or change it", str(path), f"chmod 600 {path}")
     if ours and found.st_uid not in (os.getuid(), 0):
         raise BadInput("it belongs to another user", str(path), f"chown it, and chmod 600 {path}")
 

@@ -139,7 +139,7 @@ def read_toml(path: Path, fix: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise BadInput("is not text", where, fix) from None
     except (ValueError, RecursionError):  # a number of thousands of digits, a bottomless list
-        raise BadInput("holds a value beyond any bound", where, "remove it") from None
+        raise BadInput("has a number that is too large", where, "remove it") from None
 
 
 def check_known(key: str, known: Iterable[str], where: str, noun: str = "key") -> None:
@@ -168,7 +168,7 @@ def resolve(
     for name, text in overrides.items():
         section, dot, key = name.partition(".")
         if not dot:
-            raise BadInput(f"{name!r} is no option", "command line", "write section.key=value")
+            raise BadInput(f"{name!r} is not an option", "command line", "write section.key=value")
         check_known(section, sections, "command line", "section")
         given.append((section, {key: text}, "command line"))
     values: dict[str, dict[str, Any]] = {section: {} for section in sections}

@@ -123,7 +123,7 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
         raise BadInput(
             f"{len(offsets)} offsets for {rows} rows of demands",
             "decode plan",
-            "give one more offset than rows, rising, ending within the demands",
+            "give one more offset than rows, ascending, ending within the demands",
         )
     sessions = np.asarray(plan.sessions, np.uint32)
     stall_ns = np.zeros((len(plan.sessions), plan.step_count), np.uint64)
@@ -161,7 +161,7 @@ def _joined(
         raise BadInput(
             f"guesses of {len(guesses)} sessions for {sessions}",
             "decode plan",
-            "give each session its own, or none of it",
+            "give guesses for every session, or none at all",
         )
     offsets = np.cumsum([0, *map(len, guesses)]).astype(np.uint64)
     return np.ascontiguousarray(np.concatenate(guesses), GUESS), offsets

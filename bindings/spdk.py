@@ -78,7 +78,7 @@ class Memory:
         ffi, lib = _extension().ffi, _extension().lib
         pointer = lib.ofs_spdk_memory_alloc(size_bytes)
         if pointer == ffi.NULL:
-            raise OffstageError(f"SPDK has no {size_bytes} B left", "spdk", "take less")
+            raise OffstageError(f"SPDK cannot allocate {size_bytes} B", "spdk", "take less")
         self._pointer = ffi.gc(pointer, lib.ofs_spdk_memory_free)
         self.size_bytes = size_bytes
         self.address = firmware.ffi.cast("void *", int(ffi.cast("uintptr_t", pointer)))

@@ -443,7 +443,9 @@ class Storage:
         After `spin_ns` without a completion the loop sleeps on the storage's descriptor.
         """
         if buffer.size_bytes < queue_depth * block_size:
-            raise BadInput("the buffer is smaller than queue depth times block", "bench", "grow it")
+            raise BadInput(
+                "the buffer is smaller than queue depth times block", "bench", "make it larger"
+            )
         latency_ns = np.zeros(count, dtype=np.uint64)
         pointer = ffi.cast("uint64_t *", latency_ns.ctypes.data)
         elapsed_ns = lib.ofs_storage_bench_read(

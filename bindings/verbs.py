@@ -50,7 +50,7 @@ def parse_rdma(text: str) -> Rdma:
             numbers[key] = int(value)
         else:
             raise BadInput(
-                f"{part!r} names no part of an adapter",
+                f"{part!r} is not part of an adapter's name",
                 "--rdma",
                 "write DEVICE,gid=INDEX,mtu=BYTES",
             )
@@ -126,7 +126,7 @@ def _extension() -> tuple[Any, Any]:
         from offstage.bindings._verbs import ffi, lib
     except ImportError as error:
         raise Incompatible(
-            f"the verbs extension is not there ({error})",
+            f"the verbs extension is missing ({error})",
             "fabric verbs",
             "apt-get install libibverbs-dev, then build offstage again (in a checkout `make dev`)",
         ) from None

@@ -153,7 +153,7 @@ def _entry(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(table, dict):
         known = ", ".join(sorted(name for name, one in tables.items() if isinstance(one, dict)))
         raise BadInput(
-            f"{name!r} is no endpoint, and no daemon in {file}",
+            f"{name!r} is neither an endpoint nor a daemon in {file}",
             "--endpoint",
             f"write an address such as {DEFAULT_ENDPOINT}" + (f", or one of {known}" * bool(known)),
         )

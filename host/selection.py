@@ -246,7 +246,7 @@ def selector(name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
     if name not in SELECTORS:
         near = difflib.get_close_matches(name, SELECTORS, n=1)
         fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SELECTORS)}"
-        raise BadInput(f"no selector is called {name!r}", "selector", fix)
+        raise BadInput(f"unknown selector {name!r}", "selector", fix)
     return SELECTORS[name](geometry, layer)
 
 

@@ -144,7 +144,7 @@ class Results:
         }
         if not chosen:
             known = ", ".join(sorted({info.policy for info in said.values()}))
-            raise BadInput(f"no point of policy {policy!r}", str(path), f"there are: {known}")
+            raise BadInput(f"no point of policy {policy!r}", str(path), f"choose from: {known}")
         found = []
         for number, info in chosen.items():
             rows = ledger_rows(path, number, columns)
@@ -171,7 +171,9 @@ class Results:
         wanted = [side for side in second if not policy or side.info.policy == policy]
         if not wanted:
             known = ", ".join(sorted({side.info.policy for side in second}))
-            raise BadInput(f"no point of policy {policy!r}", str(self.folder), f"it has: {known}")
+            raise BadInput(
+                f"no point of policy {policy!r}", str(self.folder), f"choose from: {known}"
+            )
         return Comparison(
             [
                 row

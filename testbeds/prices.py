@@ -175,7 +175,7 @@ def _checked(tables: Mapping[str, Any], where: str) -> dict[str, dict[str, Dated
             kind = KEYS[key].kind
             if number.unit not in KINDS[kind]:
                 raise BadInput(
-                    f"{number.unit!r} is no unit of a {kind}",
+                    f"{number.unit!r} is not a unit of a {kind}",
                     at,
                     f"give it in one of {', '.join(KINDS[kind])}",
                 )

@@ -119,7 +119,7 @@ def open_arrays(name: str = "numpy", device: str = "cpu") -> Arrays:
     library is not installed."""
     if name not in _LOADERS:
         raise BadInput(
-            f"no array library is called {name!r}", "arrays", f"choose one of {', '.join(_LOADERS)}"
+            f"unknown array library {name!r}", "arrays", f"choose one of {', '.join(_LOADERS)}"
         )
     module, library, extra = _LOADERS[name]
     if importlib.util.find_spec(library) is None:

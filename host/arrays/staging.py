@@ -48,7 +48,7 @@ class StagingRing:
             if run.first == first and run.wait is None:
                 run.wait = wait
                 return
-        raise AssertionError(f"no run begins at row {first}")
+        raise AssertionError(f"no run of rows begins at row {first}")
 
     def _room(self, count: int) -> int | None:
         """Where a run of `count` fits now: behind the newest, or at the front of the ring."""

@@ -103,7 +103,7 @@ def arrays_of(name: str) -> str:
     for an unknown name."""
     if name not in _LOADERS:
         raise BadInput(
-            f"no attention kernel is called {name!r}",
+            f"unknown attention kernel {name!r}",
             "kernel",
             f"choose one of {', '.join(_LOADERS)}",
         )

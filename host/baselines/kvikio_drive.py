@@ -55,7 +55,7 @@ class KvikioDrive:
         try:
             self._file: Any = kvikio.CuFile(path, "r+")
         except (OSError, RuntimeError) as error:
-            raise BadInput(f"kvikio cannot open it: {error}", str(path), "see the path") from None
+            raise BadInput(f"kvikio cannot open it: {error}", str(path), "check the path") from None
         compat = bool(defaults.is_compat_mode_preferred())
         self.name = f"kvikio {kvikio.__version__} ({'compat' if compat else 'gds'})"
         self.warning, self.depth = "", depth

@@ -54,9 +54,9 @@ class Client(ObjectClient):
         self._weights: Weights | None = None
         if not own.get("layout"):
             raise BadInput(
-                "nothing says what computes KV",
+                "the configuration does not identify what computes the KV",
                 "layout",
-                "set a line that changes with dtype, quantization, kernels",
+                "set a text that changes with dtype, quantization and kernels",
             )
         if not named:
             found = digest_of(files_of(self._of) if self._of else (), "model")
@@ -80,7 +80,7 @@ class Client(ObjectClient):
             why = (
                 "its files changed: start LMCache and its engines again"
                 if not same
-                else (f"this adapter is of {self._of}: give that model one of its own")
+                else (f"this adapter serves {self._of}: give the other model a separate adapter")
             )
             log.warning("objects of the model %s are not kept: %s", name, why)
         return not others

@@ -111,7 +111,7 @@ class ObjectClient:
         then."""
         if endpoint.fabric not in FABRICS:
             raise BadInput(
-                f"objects do not go over {endpoint.fabric!r}",
+                f"{endpoint.fabric!r} does not carry objects",
                 "fabric",
                 f"choose one of {', '.join(FABRICS)}",
             )
@@ -300,7 +300,7 @@ class ObjectClient:
         assert buffers is None or len(buffers) == count
         assert sizes is None or len(sizes) == count
         if any(len(one) == 0 for one in buffers or ()):
-            raise BadInput("an object has no bytes", "objects", "leave it out")
+            raise BadInput("an object is empty", "objects", "leave it out")
         with self._lock:
             self._tickets += 1
             ticket = self._tickets

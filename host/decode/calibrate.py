@@ -70,7 +70,7 @@ class Plan:
         planes, *_ = self.geometry.block_shape(0)
         if planes != 2:
             raise BadInput(
-                f"a layer of {self.geometry.name!r} stores a latent, whose projections are others",
+                f"a layer of {self.geometry.name!r} stores latents, whose projections differ",
                 "host calibrate",
                 "calibrate a geometry whose layers store K and V",
             )
@@ -123,7 +123,7 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
                     advance(1)
     except (torch.OutOfMemoryError, MemoryError):
         raise RunFailed(
-            "memory does not suffice", plan.device, "give a smaller --batch or fewer --tokens"
+            "not enough memory", plan.device, "give a smaller --batch or fewer --tokens"
         ) from None
     return _named(plan, rows, selection)
 

@@ -324,7 +324,7 @@ class Decoder:
                 f"{member.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
                 "landing rows",
                 "hbm pool",
-                "give the pool a landing row for each block selected",
+                "give the pool one landing row per selected block",
             )
         return rows is not None
 
@@ -422,7 +422,7 @@ class Decoder:
             at = (f"{one.session.name} at step {one.session.step}" for one in members)
             names = ", ".join(at)
             raise RunFailed(
-                "attention gave a number that is not finite",
+                "attention returned a number that is not finite",
                 f"layer {layer} of sessions {names}",
                 "report this with the seed: blocks were checked before they were read",
             )

@@ -148,9 +148,9 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
         )
     if worst == errno.EEXIST:
         return RunFailed(
-            f"the tier holds other bytes of {failed} of {rcs.size} blocks than those written now",
+            f"{failed} of {rcs.size} blocks are in the tier with different bytes",
             f"layer {layer}",
-            "a chunk's identity must name its bytes: use another, or delete what is stored",
+            "a chunk's identity must determine its bytes: use another, or delete the blocks",
         )
     return RunFailed(
         f"{failed} of {rcs.size} blocks could not be written: {errno.errorcode[worst]}",

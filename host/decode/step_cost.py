@@ -111,7 +111,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
         asked = geometry.q_heads, layer.kv_heads, layer.head_dim
         if asked != (self.q_heads, self.kv_heads, self.head_dim):
             raise BadInput(
-                f"it was measured for {self.geometry}, and the run is of {geometry.name}",
+                f"it was measured for {self.geometry}, but the run uses {geometry.name}",
                 "decode cost",
                 f"offstage host calibrate --geometry {geometry.name}",
             )
@@ -122,7 +122,7 @@ def read(path: Path) -> DecodeCost:
     fix = "write one with `offstage host calibrate --out FILE`"
     raw = read_json(path, fix)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise BadInput("no file of decode costs", str(path), fix)
+        raise BadInput("not a file of decode costs", str(path), fix)
     try:
         found = msgspec.convert(raw, DecodeCost)
     except msgspec.ValidationError as error:
@@ -136,7 +136,7 @@ def _between(points: Sequence[int], asked: int, what: str, value: Callable[[int]
     """Linear interpolation between the two measured points around `asked`."""
     if not points[0] <= asked <= points[-1]:
         raise BadInput(
-            f"{asked:,} {what}, and measured were {points[0]:,} to {points[-1]:,}",
+            f"{asked:,} {what}, but {points[0]:,} to {points[-1]:,} were measured",
             "decode cost",
             "calibrate with a --batch or --tokens that reaches it",
         )

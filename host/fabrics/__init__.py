@@ -32,7 +32,7 @@ def open_fabric(control: Control, name: str = "shm", rdma: Rdma | None = None) -
     None: the machine's first."""
     if name not in FABRICS or name == "sim":
         known = ", ".join(sorted(set(FABRICS) - {"sim"}))
-        raise BadInput(f"{name!r} is no fabric to a daemon", "fabric", f"choose one of {known}")
+        raise BadInput(f"unknown fabric {name!r}", "fabric", f"choose one of {known}")
     if rdma is not None and name == "verbs":
         return verbs.connect(control, rdma)
     return FABRICS[name](control)

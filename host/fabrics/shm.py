@@ -69,9 +69,9 @@ def _check_user(connection: socket.socket, attached: Attached) -> None:
     outermost = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     if outermost and user not in (attached.user, 0):
         raise BadInput(
-            f"user {user} listens there, and the daemon is user {attached.user}'s",
+            f"user {user} listens there, but the daemon belongs to user {attached.user}",
             attached.socket_path,
-            "see who has the daemon's socket",
+            "check who owns the daemon's socket",
         )
 
 

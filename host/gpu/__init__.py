@@ -72,7 +72,7 @@ def check_device(device: str, value_type: str = "bfloat16") -> None:
         return
     if interpreted():
         raise BadInput(
-            "TRITON_INTERPRET is set, which runs kernels on the CPU",
+            "TRITON_INTERPRET runs kernels on the CPU",
             f"device {device!r}",
             "unset it, or use --device cpu",
         )

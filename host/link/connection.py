@@ -89,7 +89,7 @@ class Connection:
         if not self.proved.fabric_key or not zmq.has("curve"):
             side = "this host's" if self.proved.fabric_key else "the daemon's"
             raise BadInput(
-                f"nothing shows whose ZMQ fabric that is: {side} libzmq has no CURVE",
+                f"the ZMQ fabric cannot be authenticated: {side} libzmq has no CURVE",
                 endpoint,
                 "install a libzmq with CURVE there, or attach over shm",
             )
@@ -128,7 +128,7 @@ class Connection:
                 line = Line(self._dealer(self.via))
             except zmq.ZMQError as error:
                 raise BadInput(
-                    f"no connection can be made ({error})",
+                    f"cannot connect ({error})",
                     self.endpoint,
                     "allow more descriptors: ulimit -n",
                 ) from None
@@ -166,7 +166,7 @@ class Connection:
             raise as_error(challenge, self.endpoint)
         if not isinstance(challenge, p.Challenge) or challenge.version not in p.VERSIONS:
             raise Incompatible(
-                f"it answers Hello by {type(challenge).__name__} of a protocol that "
+                f"it answered Hello with {type(challenge).__name__} of a protocol that "
                 "was not offered",
                 self.endpoint,
                 "use the same release on both sides",
@@ -183,10 +183,10 @@ class Connection:
         )
         if not hmac.compare_digest(expected, challenge.proof):
             raise BadInput(
-                f"who listens there does not prove that it has the secret of {self.tenant!r}",
+                f"the server there cannot prove that it has the secret of {self.tenant!r}",
                 self.endpoint,
-                "give the secret file that the daemon started with, or see who "
-                "has its port: nothing was sent",
+                "give the secret file that the daemon started with, or check who "
+                "owns its port: nothing was sent",
             )
         self.proved = challenge
         return challenge
@@ -210,7 +210,7 @@ def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
         raise BadInput(
-            f"no endpoint ({error.strerror})", endpoint, f"write one such as {DEFAULT_ENDPOINT}"
+            f"not an endpoint ({error.strerror})", endpoint, f"write one such as {DEFAULT_ENDPOINT}"
         ) from None
 
 

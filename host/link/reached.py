@@ -68,18 +68,18 @@ def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
         return _not_there(endpoint)
     if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
         return Unreachable(
-            "no daemon answers: it takes connections and is held up",
+            "the daemon accepts connections but does not answer",
             endpoint,
-            "see its log, or give it time",
+            "check its log, or wait longer",
         )
     if not curve_dir:
         return BadInput(
-            "no daemon answers without a key there: it may want CURVE",
+            "no daemon answers without a key there: it may require CURVE",
             endpoint,
             "give --curve-dir with server.key and client.key_secret",
         )
     return BadInput(
-        "the daemon's key is another one, or it takes no CURVE",
+        "the daemon has a different key, or does not use CURVE",
         endpoint,
         f"copy the daemon's server.key to {curve_dir} again",
     )

@@ -115,7 +115,7 @@ def identity_of(
         log.warning("KV is of the weights %s (%s: %s)", found.digest[:16], model, found.cost())
         if since_ns is not None and found.changed_ns(blobs=False) >= since_ns:
             raise BadInput(
-                f"weights of {model} changed after this program began, which may have "
+                f"weights of {model} changed after this program began, and it may have "
                 "loaded others",
                 where,
                 "start it again",
@@ -129,9 +129,9 @@ def digest_of(files: Sequence[Path], where: str = "weights") -> Weights:
     none, or they change while they are read."""
     if not any(_matches(path.name, WEIGHTS) for path in files):
         raise BadInput(
-            "no files of weights were found, so that nothing says what KV is of",
+            "no weight files were found to identify the KV",
             where,
-            'set "weights_id" to a text that changes whenever they do',
+            'set "weights_id" to a text that changes with the weights',
         )
     since_s, read = time.monotonic(), 0
     with _locked(_cache(), files) as cache:
@@ -290,7 +290,7 @@ def _file(path: Path, cache: Path | None, where: str) -> tuple[str, Stamp, int]:
         raise BadInput(
             f"{path} cannot be read: {error.strerror}", where, "make it readable"
         ) from None
-    raise BadInput(f"{path} changes while it is read", where, "start again when it is whole")
+    raise BadInput(f"{path} changed while it was read", where, "start again when it is complete")
 
 
 def _hash(fd: int, size: int, places: Sequence[int] | None = None) -> list[str]:

@@ -139,4 +139,4 @@ def geometry(name: str) -> KvGeometry:
         return GEOMETRIES[name]
     near = difflib.get_close_matches(name, GEOMETRIES, n=1)
     fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(GEOMETRIES)}"
-    raise BadInput(f"no geometry is called {name!r}", "geometry", fix)
+    raise BadInput(f"unknown geometry {name!r}", "geometry", fix)

@@ -274,7 +274,7 @@ class PodSessions:
                 raise RunFailed(
                     f"no daemon of the pod answers ({why})",
                     "pod",
-                    "offstage pod status says which are there",
+                    "check which are up: offstage pod status",
                 )
             try:
                 found = self._open_where(homes, usable, one, shard)

@@ -95,7 +95,7 @@ class NixlRows:
             raise RunFailed(
                 f"NIXL's copy into the device {what}",
                 f"transfer {self.name}",
-                "see `offstage doctor`; another transfer serves",
+                "run `offstage doctor`, or use another transfer",
             )
 
 

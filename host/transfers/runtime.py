@@ -145,5 +145,7 @@ def _load() -> Any:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
     raise BadInput(
-        "no CUDA runtime library loads", "transfer", "install a torch that is built for CUDA"
+        "no CUDA runtime library could be loaded",
+        "transfer",
+        "install a torch that is built for CUDA",
     )

@@ -92,8 +92,8 @@ class DenseKv:
         size = self.geometry.block_tokens
         if ordinals.max(initial=-1) * size >= self._length:
             raise RunFailed(
-                f"the tier has lost block {int(ordinals.max())} of layer {layer}, which decoding "
-                "had written",
+                f"the tier lost block {int(ordinals.max())} of layer {layer}, which decode had "
+                "written",
                 "host run",
                 "see the daemon's log; run again",
             )

@@ -55,7 +55,7 @@ def load(path: Path) -> SweepSpec:
     if not spec.draws and not spec.grid:
         raise BadInput("nothing varies", where, "give draws, or axes in [grid]")
     if spec.over and not spec.draws:
-        raise BadInput("over without draws", f"{where}: over", "give a number: draws = 64")
+        raise BadInput("over needs draws", f"{where}: over", "set draws, such as draws = 64")
     if spec.storage and spec.storage not in drives():
         raise BadInput(
             f"no drive {spec.storage!r}",
@@ -70,7 +70,7 @@ def load(path: Path) -> SweepSpec:
         check_known(name, dict(preset.numbers()), f"{where}: [grid]", "parameter")
         if not values or len(set(values)) < len(values):
             raise BadInput(
-                f"{name} has no values, or a repeated one", f"{where}: [grid]", "list each once"
+                f"{name} has no values, or a duplicate", f"{where}: [grid]", "list each value once"
             )
     return spec
 
@@ -81,7 +81,7 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
     preset = _preset(spec, path).for_heads(heads)
     for name in spec.over:
         if name not in varied(preset):
-            raise BadInput(f"{name} is fixed by the run", f"{path}: over", "leave it out")
+            raise BadInput(f"{name} is fixed by the run", f"{path}: over", "leave it out of over")
     found: list[Point] = []
     for combination in itertools.product(*spec.grid.values()):
         chosen = dict(zip(spec.grid, combination, strict=True))
@@ -92,9 +92,13 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
         for values in _drawn(spec, base):
             found.append(Point(len(found), {**chosen, **values}))
             if len(found) > POINTS_MAX:
-                raise BadInput(f"more than {POINTS_MAX:,} points", str(path), "sweep less")
+                raise BadInput(
+                    f"more than {POINTS_MAX:,} points", str(path), "give fewer draws or values"
+                )
     if not found:
-        raise BadInput("no draw is valid", str(path), "narrow the ranges, or draw over fewer")
+        raise BadInput(
+            "no draw is valid", str(path), "narrow the ranges, or draw over fewer parameters"
+        )
     return found
 
 

@@ -148,7 +148,9 @@ def _remote(job: Job) -> Row:
     own = code_version()
     if not job.code.startswith(own):
         raise RunFailed(
-            "the worker runs other code", "--cluster", "install the same Offstage on every worker"
+            "the worker runs different code",
+            "--cluster",
+            "install the same Offstage on every worker",
         )
     return compute(job)
 
@@ -189,7 +191,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            error.strerror or "cannot be made", str(folder), "give --out another folder"
+            error.strerror or "cannot be created", str(folder), "give --out another folder"
         ) from None
 
 

@@ -43,19 +43,27 @@ ANSWER_S = 120.0
 class Dpu(Settings, frozen=True):
     """The table `[dpu]` of an inventory."""
 
-    ssh: Annotated[str, about("as ssh takes it, such as root@bluefield")] = ""
-    options: Annotated[str, about("more words for ssh, as a shell takes them")] = ""
-    address: Annotated[str, about("of the DPU, as this machine reaches its ports")] = ""
-    wheel: Annotated[str, about("for the DPU's processor; empty: installed there already")] = ""
-    prefix: Annotated[str, about("of the virtual environment there")] = "/opt/offstage"
-    etc: Annotated[str, about("configuration, keys and secrets there")] = "/etc/offstage"
-    units: Annotated[str, about("where systemd finds units there")] = "/etc/systemd/system"
-    sysusers: Annotated[str, about("where systemd finds users there")] = "/etc/sysusers.d"
-    user: Annotated[str, about("whom the daemon runs as")] = "offstage"
-    runtime_dir: Annotated[str, about("of the daemon")] = "/run/offstage"
-    store: Annotated[str, about("file or drive of the store")] = "/var/lib/offstage/store.ofs"
-    port: Annotated[int, within(1, 65_534, "control; the fabric has the next")] = 7411
-    huge_pages: Annotated[int, within(0, 1 << 20, "of 2 MiB to reserve; 0: as they are")] = 0
+    ssh: Annotated[str, about("ssh destination of the DPU, such as root@bluefield")] = ""
+    options: Annotated[str, about("further arguments of ssh, in shell syntax")] = ""
+    address: Annotated[str, about("address of the DPU's ports, as seen from this machine")] = ""
+    wheel: Annotated[
+        str, about("wheel for the DPU's processor; empty: already installed there")
+    ] = ""
+    prefix: Annotated[str, about("folder of the virtual environment on the DPU")] = "/opt/offstage"
+    etc: Annotated[str, about("folder of configuration, keys and secrets on the DPU")] = (
+        "/etc/offstage"
+    )
+    units: Annotated[str, about("folder of systemd units on the DPU")] = "/etc/systemd/system"
+    sysusers: Annotated[str, about("folder of systemd users on the DPU")] = "/etc/sysusers.d"
+    user: Annotated[str, about("user of the daemon")] = "offstage"
+    runtime_dir: Annotated[str, about("the daemon's runtime directory")] = "/run/offstage"
+    store: Annotated[str, about("file or drive of the daemon's store")] = (
+        "/var/lib/offstage/store.ofs"
+    )
+    port: Annotated[
+        int, within(1, 65_534, "port of the control socket; the fabric uses the next port")
+    ] = 7411
+    huge_pages: Annotated[int, within(0, 1 << 20, "pages of 2 MiB to reserve; 0: unchanged")] = 0
 
 
 @dataclass(frozen=True)
@@ -256,10 +264,12 @@ def execute(dpu: Dpu, step: Step) -> None:
             "the program ssh is missing", "testbed bluefield", "apt-get install openssh-client"
         ) from None
     except subprocess.TimeoutExpired:
-        raise RunFailed("did not end", step.command, f"try it by hand on {step.place}") from None
+        raise RunFailed("timed out", step.command, f"run it by hand on {step.place}") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise RunFailed(f"{said[-1]} (on {step.place})", step.command, "fix it and run this again")
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        raise RunFailed(
+            f"{said[-1]} (on {step.place})", step.command, "fix it and repeat the command"
+        )
     if step.kept is not None:
         step.kept.parent.mkdir(parents=True, exist_ok=True)
         step.kept.touch(mode=0o600)

@@ -89,7 +89,7 @@ class Child:
         try:
             found = self._lines.next(wait_s)
         except TimeoutError:
-            raise self._failed("it says nothing") from None
+            raise self._failed("it printed nothing") from None
         if not found:
             raise self._failed("it ended")
         return said_json(found, self.complaint(), self._name, "see above")
@@ -104,7 +104,7 @@ class Child:
             watched = os.pidfd_open(self.pid)
             try:
                 if not select.select([watched], [], [], timeout)[0]:
-                    raise self._failed("it does not end")
+                    raise self._failed("it did not end")
             finally:
                 os.close(watched)
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

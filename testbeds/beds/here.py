@@ -25,7 +25,7 @@ from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 __all__ = ["BEDS", "Up", "down", "find", "up"]
 
 BEDS = {
-    "local": "one machine: a daemon and a host of it, over shared memory",
+    "local": "one machine: a daemon and its host, over shared memory",
     "netns": "two network namespaces of this machine, by messages under CURVE (root)",
 }
 CONTROL_PORT, FABRIC_PORT = 7411, 7412
@@ -66,7 +66,7 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
     it. RunFailed: the daemon ended."""
     if (found := find(out)) is not None:
         raise BadInput(
-            f"the testbed {found.bed} is up there",
+            f"the testbed {found.bed} is already up",
             str(out),
             f"offstage testbed down {found.bed} --out {out}",
         )
@@ -169,7 +169,7 @@ def down(out: Path) -> bool:
             signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], STOP_S)[0]:
             raise RunFailed(
-                "the daemon does not end",
+                "the daemon did not end",
                 f"pid {found.pid}",
                 f"see {LocalBed(out).work / 'daemon.log'}",
             )

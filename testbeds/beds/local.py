@@ -61,7 +61,7 @@ def claim(folder: Path, *files: Path) -> bool:
             others.append(folder)
         if found := [one for one in others if os.path.lexists(one)]:
             raise BadInput(
-                "is there already, and no bed's: it would be overwritten",
+                "already exists and was not made by a testbed: it would be overwritten",
                 str(found[0]),
                 "give another --out, or move it away",
             )

@@ -46,7 +46,7 @@ class Network:
 def check() -> None:
     """BadInput, with the fix, if this machine cannot create namespaces."""
     if os.getuid() != 0:
-        raise BadInput("network namespaces are made by root", "testbed netns", "run it as root")
+        raise BadInput("network namespaces need root", "testbed netns", "run it as root")
     for name, package in (("ip", "iproute2"), ("tc", "iproute2"), ("setpriv", "util-linux")):
         if shutil.which(name) is None:
             raise BadInput(
@@ -118,7 +118,7 @@ def _shape(name: str, rate: str, delay: str) -> list[str]:
         "ofs0",
         "root",
         *words,
-        fix=f"this kernel cannot: leave out --{'delay' if delay else 'rate'}",
+        fix=f"this kernel does not support it: leave out --{'delay' if delay else 'rate'}",
     )
     return words
 

@@ -63,7 +63,7 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     out = out.absolute()
     if find(out) is not None:
         raise BadInput(
-            "the testbed pod is up there", str(out), f"offstage testbed down pod --out {out}"
+            "the testbed pod is already up", str(out), f"offstage testbed down pod --out {out}"
         )
     place, processes = LocalBed(out), dict[str, int]()
     place.take("pod.toml", STATE)
@@ -205,4 +205,4 @@ def _end(processes: dict[str, int]) -> None:
             ended: Any = select.select([watched], [], [], STOP_S)[0]
             os.close(watched)
             if not ended:
-                raise RunFailed(f"{name} does not end", "testbed pod", "see its log")
+                raise RunFailed(f"{name} did not end", "testbed pod", "see its log")

@@ -33,7 +33,7 @@ class Lines:
         until_s = time.monotonic() + wait_s
         while b"\n" not in self.kept:
             if len(self.kept) > BYTES_MAX:
-                raise RunFailed(f"it says a line of more than {BYTES_MAX:,} bytes")
+                raise RunFailed(f"it printed a line of more than {BYTES_MAX:,} bytes")
             left_s = max(0.0, until_s - time.monotonic())
             if not select.select([self.fd], [], [], left_s)[0]:
                 raise TimeoutError

@@ -101,7 +101,7 @@ class AsicResult(BenchResult, kw_only=True):
         per = ", ".join(f"{one.events_per_request:.1f} ({one.name})" for one in self.chips)
         return [
             f"measured, against {self.reference} on the same network; {self.rounds} rounds, "
-            f"seed {self.seed}; both come to the mean that theory has",
+            f"seed {self.seed}; both reach the theoretical mean",
             f"{self.preset}: {chip.units} units, blocks of "
             f"{format_size(chip.block_bytes)}; events for each request: {per}",
             f"{long.requests:,} hits took {long.seconds:.0f} s for {long.simulated_s:.1f} "
@@ -194,7 +194,7 @@ def _arrivals(random: np.random.Generator, count: int) -> Any:
 def _check(mean_ps: float, side: str) -> None:
     if abs(mean_ps / SERVICE_PS - MEAN) > MEAN_ERROR * MEAN:
         raise RunFailed(
-            f"{mean_ps / SERVICE_PS:.2f} services inside, theory has {MEAN}",
+            f"{mean_ps / SERVICE_PS:.2f} mean services in the system, but theory gives {MEAN}",
             f"bench asic, {side}",
             "run the tests of tests/validation",
         )

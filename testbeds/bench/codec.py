@@ -122,7 +122,7 @@ class CodecResult(BenchResult, kw_only=True):
             "ratios: coded size over size, least and most of the layers, against zlib level 6; "
             f"rates of {self.rates[0].source} against zlib level 1, {self.rounds} rounds; memcpy "
             f"of the same bytes {format_rate(memcpy)}; measured, seed {self.seed}",
-            "synthetic: the demo's own KV, whose V has one exponent by construction",
+            "synthetic: the KV of the demo, whose V has one exponent by construction",
             "** a store with store.codec against one without, blocks of 32 KiB: bytes read, a get "
             "alone, gets 16 at a time by one thread; emulated drive, real codec",
             "* lossy, never used by the store: size over bfloat16's, then mean and greatest error "
@@ -206,9 +206,9 @@ def _check(dtype: str, blocks: list[bytes], coded: list[bytes]) -> None:
     """Every block decodes to its input, and the first equals the reference's output."""
     for block, one in zip(blocks, coded, strict=True):
         if codec.decode(one, len(block)) != block:
-            raise RunFailed("a block did not come back", "bench codec", "run the tests")
+            raise RunFailed("a block did not decode to its input", "bench codec", "run the tests")
     if reference.encode(dtype, blocks[0]) != coded[0]:
-        raise RunFailed("C and numpy write different bytes", "bench codec", "run the tests")
+        raise RunFailed("C and numpy produce different bytes", "bench codec", "run the tests")
 
 
 def bench_codec(

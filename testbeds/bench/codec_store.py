@@ -85,7 +85,7 @@ def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> StoreSide:
         alone = time.perf_counter()
         for key, block in enumerate(blocks):
             if store.get_wait(key, 0).payload != block:
-                raise RunFailed("a block did not come back", "bench codec", "run the tests")
+                raise RunFailed("a block could not be read back", "bench codec", "run the tests")
         read = storage.stats()
         together = time.perf_counter()
         _read_together(store, len(blocks))

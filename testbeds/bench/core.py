@@ -202,7 +202,7 @@ def _flat_row(name: str, ids: Ids, path: Path, capacity: int, eviction: str, rou
         raise RunFailed(
             f"{hits} hits, but libCacheSim has {reference_hits}",
             f"bench core, {eviction} on trace {name}, capacity {capacity}",
-            "one of the two is another policy: run the tests",
+            "the two policies differ: run the tests",
         )
     beside = bool(reference_s)
     ratios = [b / a for a, b in zip(ours_s, reference_s, strict=False)]
@@ -243,7 +243,7 @@ def _decode_rows(seed: int, rounds: int) -> tuple[Decode, Replay]:
         checked.append(time.thread_time() - began)
         agreed = result.agreed
         if result.diverged_at is not None or ledger.log_bytes_lost:
-            raise RunFailed("the log of the run does not replay", "bench core", "run the tests")
+            raise RunFailed("the replay of the run's log differs", "bench core", "run the tests")
     decoded = Decode(
         "ema",
         DECODE_SELECTED,

@@ -121,13 +121,13 @@ def bench_fabric(
     per round and kind of read; `region_bytes` of slots are filled first. BadInput if a size is
     unavailable."""
     if rounds < 1 or batches < 10 or commands < 100:
-        raise BadInput("too few rounds, batches or commands", "bench fabric", "choose more")
+        raise BadInput("too few rounds, batches or commands", "bench fabric", "give more")
     for size in block_bytes:
         if size < 4 * KIB or size % (4 * KIB) or region_bytes // size < 256:
             raise BadInput(
                 f"blocks of {size} B in {region_bytes} B",
                 "bench fabric",
-                "take whole 4 KiB, and a region of at least 256 blocks",
+                "give multiples of 4 KiB, and a region of at least 256 blocks",
             )
     reads = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
@@ -384,7 +384,7 @@ def _layer(rounds: int, seed: int, say: Say) -> Layer:
                 done = [driver.fetch_end(begin(step, i)) for i in range(SESSIONS)]
             took = time.perf_counter_ns() - start
             if any(one.rcs.any() or one.hit_count for one in done):
-                raise RunFailed("not every block was a miss that came", "bench fabric", "see rcs")
+                raise RunFailed("not every block was a completed miss", "bench fabric", "see rcs")
             return took
 
         for n in range(rounds + 1):

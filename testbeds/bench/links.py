@@ -114,7 +114,9 @@ def bench_links(
     unknown link, or its library is missing."""
     unknown = [name for name in links if name not in LINKS]
     if unknown:
-        raise BadInput(f"{unknown[0]!r} is no link", "bench fabric", f"one of {', '.join(LINKS)}")
+        raise BadInput(
+            f"unknown link {unknown[0]!r}", "bench fabric", f"choose one of {', '.join(LINKS)}"
+        )
     wanted = links or tuple(name for name in LINKS if _is_here(LINKS[name][0]))
     for fabric in {LINKS[name][0] for name in wanted}:
         if fabric == "nixl":
@@ -246,12 +248,12 @@ def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
             done = fabric.fetch_end(one)
             times[number] = time.perf_counter_ns() - start
             if done.rcs.any():
-                raise RunFailed("a staged block did not come", "bench fabric", "see its errno")
+                raise RunFailed("a staged block did not arrive", "bench fabric", "see its errno")
         return times
 
     fetch(count, 2)
     if not np.array_equal(target, source):
-        raise RunFailed("a block came back changed", "bench fabric", "report this")
+        raise RunFailed("a block arrived with different bytes", "bench fabric", "report this")
     return fetch
 
 
@@ -337,7 +339,7 @@ def _child(code: str) -> Iterator[str]:
 
 def _strange(said: str) -> RunFailed:
     return RunFailed(
-        f"the other end of the loop says {said[:80]!r}", "bench fabric", "run `offstage doctor`"
+        f"the other end of the loop printed {said[:80]!r}", "bench fabric", "run `offstage doctor`"
     )
 
 

@@ -34,7 +34,7 @@ class Perftest:
         for program in ("ib_read_lat", "ib_read_bw"):
             if shutil.which(program) is None:
                 raise BadInput(
-                    f"{program} is missing, the floor of verbs",
+                    f"{program}, the reference of verbs, is missing",
                     "bench fabric",
                     "apt-get install perftest",
                 )
@@ -58,7 +58,7 @@ class Perftest:
         raise RunFailed(
             f"{words[0]} could not calibrate its clock in {RUNS_MAX} runs",
             "bench fabric",
-            "run it on a quieter machine",
+            "run it on an idle machine",
         )
 
     def _run(self, words: list[str]) -> list[float]:
@@ -90,7 +90,7 @@ class Perftest:
 
     def _client(self, command: list[str]) -> list[float]:
         until_s = time.monotonic() + TIMEOUT_S
-        said = "it said nothing"
+        said = "it printed nothing"
         while True:
             left_s = until_s - time.monotonic()
             try:
@@ -105,7 +105,7 @@ class Perftest:
                 raise RunFailed(
                     f"{command[0]} failed in {TIMEOUT_S:.0f} s: {said}",
                     "bench fabric",
-                    "see whether rdma_rxe or the adapter is up: rdma link",
+                    "check that rdma_rxe or the adapter is up: rdma link",
                 ) from None
             lines = done.stdout.splitlines()
             for header, line in itertools.pairwise(lines):

@@ -155,7 +155,9 @@ def bench_soak(
     """Takes `seconds` from when all hosts are at work. `folder`, which other users must be able
     to traverse, contains the store. BadInput unless this is root."""
     if os.getuid() != 0:
-        raise BadInput("takes users of its own", "bench soak", "run it as root")
+        raise BadInput(
+            "needs root, to run processes as other users", "bench soak", "run it as root"
+        )
     if not 1 <= seconds <= 7 * 86_400:
         raise BadInput(f"{seconds:g} s", "bench soak", "choose 1 s to a week")
     board = Board([*_names(), *ATTACKS, GRANTED])
@@ -279,9 +281,9 @@ def _await_all(board: Board, hosts: Sequence[Child]) -> None:
         if time.monotonic() > until_s:
             said = "".join(host.complaint() for host in hosts)[-2000:]
             raise RunFailed(
-                f"not everybody came to work: {board.counts()} {said}",
+                f"not every process started: {board.counts()} {said}",
                 "bench soak",
-                "run it again where less else runs",
+                "run it again on an idle machine",
             )
         time.sleep(0.05)
 

@@ -101,7 +101,7 @@ def bench_spdk(
         raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
     perf = shutil.which("spdk_nvme_perf", path=f"{Path(program).parent}:{os.environ['PATH']}")
     if perf is None:
-        raise BadInput("no spdk_nvme_perf in its folder", program, "build SPDK with its apps")
+        raise BadInput("spdk_nvme_perf is not in its folder", program, "build SPDK with its apps")
     cases = []
     with Target(program, memory_mib=TARGET_MIB) as target:
         for transport in TRANSPORTS:

@@ -91,12 +91,12 @@ def bench_storage(
     if rounds < 1 or not 0 < scale <= 10:
         raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
     if file_size_bytes < 8 * FILL_BLOCK_BYTES or file_size_bytes % (8 * FILL_BLOCK_BYTES) != 0:
-        raise BadInput("file_size_bytes is not whole 8 MiB", "bench storage", "round it up")
+        raise BadInput("file_size_bytes is not a multiple of 8 MiB", "bench storage", "round it up")
     file = Path(path)
     created = not file.exists()
     if file.is_file() and file.stat().st_size < 8 * FILL_BLOCK_BYTES:
         raise BadInput(
-            f"{file.stat().st_size} B are too few to read from",
+            f"the file has only {file.stat().st_size} B",
             str(file),
             "name a file of 8 MiB or more, or one that does not exist yet",
         )
@@ -228,7 +228,11 @@ def _cases(
             cases.append(_measured(file, case, buffer, rounds, seed, scale, say))
         elif not notes:
             notes.append(
-                Note("no-huge-pages", "no huge pages to read into", "sysctl vm.nr_hugepages=16")
+                Note(
+                    "no-huge-pages",
+                    "no huge pages for the read buffers",
+                    "sysctl vm.nr_hugepages=16",
+                )
             )
             say(str(notes[0]))
         del buffer  # its pages are the next one's
@@ -341,7 +345,7 @@ def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Gra
         )
     part, whole = cases[1], cases[0]
     say(
-        f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB beside its block: "
+        f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB compared with its block: "
         f"{part.blocks_per_s / whole.blocks_per_s:.2f} times the blocks, "
         f"{part.bytes_per_block / whole.bytes_per_block:.2f} of the bytes"
     )

@@ -314,7 +314,7 @@ def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
     try:
         for up, (_, kind) in zip(ready, floods, strict=True):
             if not up.wait(WAIT_S):
-                raise RunFailed(f"the flood of {kind} did not begin", "bench tenants", "run again")
+                raise RunFailed(f"the flood of {kind} did not start", "bench tenants", "run again")
         yield
     finally:
         stop.set()

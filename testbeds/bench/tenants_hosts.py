@@ -104,7 +104,7 @@ class Host:
         took_ns = time.perf_counter_ns() - begun_ns
         if got.rcs.any():
             raise RunFailed(
-                "a block did not come",
+                "a block did not arrive",
                 "bench tenants",
                 "see the daemon's log",
                 errno=-int(got.rcs.min()),

@@ -35,7 +35,7 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
     size = 2 * options.sessions * steps * options.layers * blocks
     if size > SIZE_MAX:
         raise BadInput(
-            f"{size / 2**30:.1f} GiB of scores, and a file holds at most {SIZE_MAX >> 30}",
+            f"{size / 2**30:.1f} GiB of scores, but a file holds at most {SIZE_MAX >> 30}",
             str(path),
             "write fewer steps, layers or sessions; the lab can generate a workload of any size",
         )

@@ -93,7 +93,7 @@ def look(folder: str | Path) -> Shape:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise BadInput(f"architecture {kind!r} is not supported", where, f"supported are {known}")
+        raise BadInput(f"architecture {kind!r} is not supported", where, f"supported: {known}")
     layers = config.get("num_hidden_layers")
     if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
         raise BadInput(f"{layers} layers", where, _AGAIN)
@@ -104,9 +104,9 @@ def look(folder: str | Path) -> Shape:
     rope = getattr(parsed, "rope_parameters", None) or {}
     if rope.get("rope_type") in _ROPE_BY_LENGTH:
         raise BadInput(
-            f"rotary positions of type {rope['rope_type']!r} depend on how a context is fed in",
+            f"rotary positions of type {rope['rope_type']!r} depend on the chunks of the prefill",
             where,
-            "use a model with another type, say yarn or llama3",
+            "use a model with another type, such as yarn or llama3",
         )
     for name in _COUNTS:
         count = getattr(parsed, name, None)
@@ -225,9 +225,9 @@ def _window(config: Any, where: str) -> int | None:
         return None
     if type(window) is not int or window < 1:
         raise BadInput(
-            f"sliding layers, and a sliding window of {window!r} tokens",
+            f"sliding layers, but a sliding window of {window!r} tokens",
             where,
-            "set sliding_window, and use_sliding_window where the model has it",
+            "set sliding_window, and use_sliding_window if the model has it",
         )
     return window
 

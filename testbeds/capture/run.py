@@ -335,7 +335,7 @@ def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
         raise BadInput(
             f"the text has {text_tokens} tokens; {context} of context and {behind} steps need more",
             str(options.text),
-            "give a longer text, or fewer of them",
+            "give a longer text, or fewer tokens",
         )
     total = context + options.steps
     if total > shape.tokens_max:
@@ -347,8 +347,7 @@ def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
         )
     if shape.window_tokens is not None and total > shape.window_tokens:
         raise BadInput(
-            f"it has layers with a sliding window of {shape.window_tokens} tokens, which read "
-            "nothing before it",
+            f"layers with a sliding window of {shape.window_tokens} tokens read nothing before it",
             str(options.model),
             f"keep --context-tokens and --steps together within {shape.window_tokens}",
         )

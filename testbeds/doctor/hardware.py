@@ -42,7 +42,7 @@ def _nvme(machine: Machine) -> Check:
         "missing",
         shown,
         purpose,
-        "give Offstage a drive of its own; none is taken that carries something "
+        "give Offstage a separate drive; it does not use one that contains data "
         "(its owner may clear it: wipefs --all /dev/NAME)",
         details=tuple(found),
     )

@@ -73,7 +73,7 @@ def driven(words: Sequence[str], summary: Path, failed: str) -> None:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise RunFailed("the host did not end", failed, "see the daemon's log") from None
+        raise RunFailed("the host agent did not end", failed, "see the daemon's log") from None
     if done.returncode != 0 and not (done.returncode == 1 and summary.exists()):
         last = last_line(done.stderr)
         kind = BadInput if done.returncode == BadInput.exit_code else RunFailed

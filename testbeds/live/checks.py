@@ -94,4 +94,4 @@ def refuse(failures: Iterable[str], where: str) -> None:
     told = list(failures)
     if told:
         more = f", and {len(told) - 1} more" if len(told) > 1 else ""
-        raise RunFailed(f"{told[0]}{more}", where, "the figures of this run are not to be used")
+        raise RunFailed(f"{told[0]}{more}", where, "do not use the figures of this run")

@@ -62,7 +62,7 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
             raise BadInput("a buffer smaller than one selection", self.where, "raise the ratio")
         if unknown := set(self.baselines) - set(KINDS):
             raise BadInput(
-                f"no baseline is called {', '.join(sorted(unknown))}",
+                f"unknown baselines: {', '.join(sorted(unknown))}",
                 self.where,
                 f"choose {' or '.join(KINDS)}",
             )

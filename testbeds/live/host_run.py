@@ -114,7 +114,7 @@ def _tier(
     sizes = {own.geometry.block_bytes(layer) for layer in range(layers)}
     if len(sizes) > 1:
         raise BadInput(
-            "layers whose blocks differ in size",
+            "the blocks of its layers differ in size",
             f"geometry {own.geometry.name!r}",
             "leave out --granule-tokens",
         )
@@ -131,7 +131,7 @@ def check_alone(control: Control, tenant: str) -> None:
             f"{others} other host{'s' * (others > 1)} of the tenant {tenant!r} "
             f"{'are' if others > 1 else 'is'} attached, and the figures would be of all together",
             control.endpoint,
-            "let it end, or give each a tenant of its own with --tenant",
+            "wait until it ends, or give each host a separate tenant with --tenant",
         )
 
 
@@ -186,7 +186,7 @@ def _check_limits(options: DriveOptions, workload: Workload, control: Control) -
     at_once = min(len(sessions), workload.plan.sessions_max)
     if at_once > limits.session_max:
         raise BadInput(
-            f"{at_once} sessions at once, and the daemon takes {limits.session_max}",
+            f"{at_once} sessions at once, but the daemon allows {limits.session_max}",
             control.endpoint,
             "lower --sessions, or raise [limits] sessions of the daemon",
         )
@@ -208,13 +208,13 @@ def machine_notes(status: Mapping[str, Any]) -> list[Note]:
 
 def _reference_note(ledger: Ledger) -> Note:
     """The note on the reference of coverage and traffic."""
-    beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
+    beside = "the daemon's shadow, a demand-only LRU of the same buffer"
     if ledger.shadow_misses == 0:
         return Note(
             "lru-missed-nothing",
-            f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing",
+            f"{beside}, missed nothing: coverage and traffic are shown as 0 and mean nothing",
         )
-    return Note(AGAINST, f"coverage and traffic are against {beside}, not against a run of its own")
+    return Note(AGAINST, f"coverage and traffic compare with {beside}, not with a separate run")
 
 
 def overruns(model: str, counters: Mapping[str, int] | None) -> float:

@@ -106,7 +106,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         where = self.where
         check_bounds(self, where)
         if self.time_unit is not None and self.trace is None:
-            raise BadInput("a time unit, and no trace", where, "give --trace FILE, or leave it out")
+            raise BadInput("--time-unit needs --trace", where, "give --trace FILE, or leave it out")
         if self.prefix_tokens > self.context_tokens:
             raise BadInput(
                 f"a shared prefix of {self.prefix_tokens} tokens is longer than the "
@@ -116,7 +116,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.select_blocks <= self.sink_blocks + self.window_blocks:
             raise BadInput(
-                f"k = {self.select_blocks} leaves nothing beside sinks and window",
+                f"k = {self.select_blocks} leaves no room besides sinks and window",
                 where,
                 f"select more than {self.sink_blocks + self.window_blocks} blocks",
             )
@@ -124,7 +124,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(
                 f"an HBM pool of {self.pool_ratio:g} selections",
                 where,
-                f"give 0, so that nothing stays, or between 1 and {POOL_RATIO_MAX}",
+                f"give 0 for no pool, or 1 to {POOL_RATIO_MAX}",
             )
         tokens = self.geometry.block_tokens
         if self.granule_tokens and (self.granule_tokens < 0 or tokens % self.granule_tokens):
@@ -138,9 +138,9 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
             self.geometry.block_shape(layer)
             if form.selection_layer >= 0:
                 raise BadInput(
-                    f"layer {layer} reads what layer {form.selection_layer} selects",
+                    f"layer {layer} uses the selection of layer {form.selection_layer} selects",
                     f"geometry {self.geometry.name!r}",
-                    "decode a geometry whose layers select for themselves",
+                    "choose a geometry whose layers each select",
                 )
         self.arrays()
 

@@ -59,7 +59,7 @@ def push(
     with joined(found, link, runtime_dir) as members:
         source = next((one for one in members if one.member.name == name), None)
         if source is None:
-            raise BadInput("it does not answer any more", name, "see offstage pod status")
+            raise BadInput("it stopped answering", name, "see offstage pod status")
         asked = p.Shards(hot_per_s=float(found.copies.hot_blocks_per_s))
         hot = source.control.call(asked).hot
         done.shards, done.pinned = len(hot), sum(one.pinned for one in hot)

@@ -220,7 +220,7 @@ def joined(found: PodMap, link: Endpoint, runtime_dir: Path | None) -> Iterator[
             members.append(one)
         if not members:
             none = BadInput(
-                "the pod has no member", "pod map", "offstage pod add MAP NAME ENDPOINT"
+                "the pod has no members", "pod map", "offstage pod add MAP NAME ENDPOINT"
             )
             raise refused[0] if refused else none
         yield members

@@ -168,8 +168,8 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
     return [
         Note(
             "emulation-late",
-            "many emulated I/Os ended clearly later than the drive's model says: this machine "
-            "could not keep up with it",
+            "many emulated I/Os ended much later than in the drive's model: this machine "
+            "could not keep up",
             figures=f"{late:.0%} of {total:,}, {mean_us:.0f} us late on average over all",
         )
     ]

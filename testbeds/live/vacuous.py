@@ -27,21 +27,21 @@ def all_staged(blocks: int, slots: int) -> list[Note]:
         Note(
             "all-staged",
             f"the arena has room for all {blocks:,} blocks of the workload ({slots:,} slots): hits "
-            "say nothing of a policy",
+            "say nothing about a policy",
             "give more or longer contexts, or a smaller arena",
         )
     ]
 
 
 def pool_holds_all(blocks: int, pool_blocks: int, what: str) -> list[Note]:
-    """Noted if the HBM pool has room for every block of `what`: the tier is asked for each once."""
+    """Noted if the HBM pool has room for every block of `what`: the tier serves each once."""
     if blocks > pool_blocks:
         return []
     return [
         Note(
             "pool-holds-all",
-            f"the HBM pool has room for all {blocks:,} blocks of {what}: the tier is asked for "
-            "each once, and hits say nothing of a policy",
+            f"the HBM pool has room for all {blocks:,} blocks of {what}: the tier serves each "
+            "once, and hits say nothing about a policy",
             "give a longer context, or a smaller pool",
         )
     ]
@@ -56,20 +56,20 @@ def warm_start(ledger: Ledger) -> list[Note]:
         Note(
             "warm-start",
             f"{staged:,} blocks of the tenant were staged when decoding began",
-            "for a cold start, `offstage dpu reset` before the run",
+            "for a cold start, run `offstage dpu reset` first",
         )
     ]
 
 
 def selected_alike(asked: Sequence[int], selected: Sequence[int]) -> list[Note]:
-    """Noted if several selections of one model are the same, since each covers all blocks."""
+    """Noted if several selections of one model are equal because each covers all blocks."""
     twice = [count for count in dict.fromkeys(selected) if selected.count(count) > 1]
     return [
         Note(
             "selected-alike",
             f"--select-blocks asks for {len(asked)} selections, and "
-            f"{selected.count(count)} of them are all {count:,} blocks that there are",
-            "leave out those beyond",
+            f"{selected.count(count)} of them select all {count:,} blocks",
+            "leave out all but one of these",
         )
         for count in twice
     ]
@@ -82,8 +82,8 @@ def text_unread(name: str, tokens: int, read: int, block_tokens: int) -> list[No
     return [
         Note(
             "text-unread",
-            f"{tokens - read:,} of the {tokens:,} tokens of {name}, at its "
-            "end, are not read and have no effect",
+            f"the last {tokens - read:,} of the {tokens:,} tokens of {name} "
+            "are not read and have no effect",
         )
     ]
 
@@ -96,8 +96,8 @@ def told_in_vain(guesses: int, fates: Mapping[str, int]) -> list[Note]:
     return [
         Note(
             "hints-unused",
-            "--ahead hint had no effect: of the blocks predicted the tier read "
-            "none before they were demanded",
+            "--ahead hint had no effect: the tier read none of the predicted "
+            "blocks before they were demanded",
             figures=f"{guesses:,} predicted",
         )
     ]

@@ -42,7 +42,7 @@ SIMULATED = (1 / 128, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 TTLS_S = (300.0, 1_800.0)
 SPAN_S = (1.0, 100_000.0)
 HIT_SHARE = 0.9
-"""Share of an endless cache's hits: the sentence names the capacity that reaches it."""
+"""Share of an infinite cache's hits: the sentence names the capacity that reaches it."""
 
 
 class CurvePoint(msgspec.Struct, kw_only=True):
@@ -69,7 +69,7 @@ class Curves(msgspec.Struct, kw_only=True):
     unique_bytes: float = 0.0
     ideal_hit_rate: float | None = None
     needed_bytes: float | None = None
-    """The least LRU capacity with 90 % of the hits of an endless cache."""
+    """The least LRU capacity with 90 % of the hits of an infinite cache."""
     reuse: list[tuple[float, float]] = []
     kept: dict[str, list[CurvePoint]] = {}
     """By method of keeping: lru, opt, ..."""
@@ -93,9 +93,9 @@ def from_trace(
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if not duration_s:
         raise BadInput(
-            "all requests come at one time",
+            "all requests have one arrival time",
             trace.origin.name,
-            "give a trace with times: a rate of writes needs them",
+            "give a trace with times, which the rate of writes needs",
         )
     found = Curves(
         trace=trace.origin.name,
@@ -110,8 +110,7 @@ def from_trace(
         found.notes.append(
             Note(
                 "no-prefixes",
-                f"format {found.format} says nothing of prefixes: "
-                "arrivals and lengths only, no hit rate",
+                f"format {found.format} has no prefixes: arrivals and lengths only, no hit rate",
             )
         )
         return found, trace
@@ -168,8 +167,8 @@ def _walk(
         found.notes.append(
             Note(
                 "lru-alone",
-                f"{accesses:,} accesses are too many to simulate: LRU alone",
-                "--limit takes the trace's begin, for all ways, --whole all of it",
+                f"{accesses:,} accesses are too many to simulate: LRU only",
+                "simulate a part with --limit, or the whole trace with --whole",
             )
         )
         return

@@ -106,7 +106,7 @@ def parameters(model: str) -> tuple[KvGeometry, Number, Number]:
         raise BadInput(
             f"no published geometry of {model!r}",
             "model",
-            f"choose of {', '.join(known)}, or give [model] in a SPEC",
+            f"choose one of {', '.join(known)}, or give [model] in a SPEC",
         )
     found = known[model]
     return geometry(model), found["all"], found["active"]

@@ -59,7 +59,7 @@ def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
             value=hit, unit="1", low=hit, high=hit, tag="measured", source=about
         )
     if not found:
-        raise BadInput("a run that read nothing", str(run.path), "record one with a cold start")
+        raise BadInput("the run read nothing", str(run.path), "record one with a cold start")
     return found
 
 
@@ -87,15 +87,15 @@ def _times(stages: Stages, names: tuple[str, ...], source: str) -> Number:
 def _compared(path: Path, dpu: str) -> dict[str, Number]:
     """The median fetch of that DPU's column."""
     found = read_json(
-        path, "write it anew with `offstage compare`", Comparison, what="no comparison"
+        path, "write it again with `offstage compare`", Comparison, what="not a comparison"
     )
     column = next((one for one in found.columns if one.device == dpu), None)
     if column is None:
         names = ", ".join(one.device for one in found.columns)
         raise BadInput(
-            f"no column of {dpu}",
+            f"the comparison has no column of {dpu}",
             str(path),
-            f"it has {names}: compare with --asic {dpu}, or ask for --dpu of them",
+            f"it has {names}: compare with --asic {dpu}, or give one of these as --dpu",
         )
     us = column.fetch_ns.p50 / 1e3
     number = Number(

@@ -68,7 +68,7 @@ def _tiles(plan: Plan) -> list[Tile]:
     for name, key, unit, under in (
         ("GPUs", "gpus", "1", f"bound by {best.gpu_binds}"),
         ("a million tokens", "usd_per_mtok", "$", "prompts and answers"),
-        ("energy of them", "kwh_per_mtok", "kWh", "in no dollar figure"),
+        ("energy of them", "kwh_per_mtok", "kWh", "not part of the dollars"),
     ):
         figure_of = best.figures[key]
         assert figure_of is not None, "the cheapest place has them"
@@ -80,10 +80,10 @@ def _tiles(plan: Plan) -> list[Tile]:
 def _places(plan: Plan) -> str:
     return figure(
         "places",
-        "What each place takes",
-        as_html(places_table(plan), "what each place takes", "points"),
-        "Under a figure its range: nine in ten draws of all inputs together. A place that does not "
-        "work for this question is not called cheapest.",
+        "Resources of each place",
+        as_html(places_table(plan), "resources of each place", "points"),
+        "The range below a figure covers nine in ten draws of all inputs together. A place that "
+        "does not work for this question is never the cheapest.",
     )
 
 
@@ -96,24 +96,24 @@ def figures_of(plan: Plan) -> list[Figure]:
     found = [
         Figure(
             "cost",
-            "What a million tokens cost",
+            "Cost of a million tokens",
             [bars(plan)],
-            "Prompts and answers; GPUs by the hour, what is bought over its years, what is "
-            "rented by the month. Line: nine in ten draws. Faint: does not work, as the table "
-            "says.",
+            "Prompts and answers; GPUs by the hour, purchases over their lifetime, rent by the "
+            "month. Line: nine in ten draws. Faint: places that do not work; the table gives "
+            "the reason.",
         ),
         Figure(
             "users",
             "As users grow",
             [over(plan, "users")],
-            "All inputs at their middle. Steps are whole machines.",
+            "All inputs at their middle values. Steps are whole machines.",
         ),
         Figure(
             "gap",
             "As the next turn comes later",
             [over(plan, "gap")],
-            "Band: where the five-minute rule turns from DRAM to flash, and its range. GPUs "
-            "that have less to do cost the same, so all lines rise where turns become rare.",
+            "Band: the break-even of the five-minute rule between DRAM and flash, with its "
+            "range. Idle GPUs cost the same, so all lines rise as turns become rare.",
         ),
     ]
     if inputs is not None:
@@ -122,7 +122,7 @@ def figures_of(plan: Plan) -> list[Figure]:
                 "tornado",
                 "Which inputs matter",
                 [inputs],
-                "Each input at the ends of its range, all others at their middle, with KV in "
+                "Each input at the ends of its range, the others at their middle, with KV in "
                 f"{best}.",
             )
         )
@@ -132,17 +132,17 @@ def figures_of(plan: Plan) -> list[Figure]:
         *found,
         Figure(
             "trace",
-            f"What a capacity buys on {curves.trace}",
+            f"Hits and wear over capacity, on {curves.trace}",
             [bought(curves)],
-            f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
-            "hit. Years are those of as much flash, written at the trace's own pace. "
+            f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of the possible "
+            "hits. Years are those of as much flash, written at the trace's pace. "
             f"{'; '.join(map(str, curves.notes))}",
         ),
         Figure(
             "reuse",
-            "When KV is asked for again",
+            "When KV is requested again",
             [reuse(curves)],
-            "A TTL keeps what lies left of it.",
+            "A TTL keeps the share to its left.",
         ),
     ]
 
@@ -163,7 +163,7 @@ def _rules(plan: Plan) -> str:
     )
     return figure(
         "rules",
-        "When does what pay",
+        "Break-even points",
         tag("dl", rows, class_="glossary"),
         "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
         f"decides by them with {daemon_sets(plan)}.",

@@ -28,12 +28,12 @@ COLOURS = (
     "set-4",
 )
 KEPT = {
-    "opt": ("set-none", "the most that any choice could hit (OPT)"),
-    "lru": ("set-pattern", "all is written, the least recently used goes (LRU)"),
-    "ttl 300 s": ("set-3", "LRU, nothing idle for 5 min"),
-    "ttl 1800 s": ("set-5", "LRU, nothing idle for 30 min"),
-    "second touch": ("set-window", "written when asked for again"),
-    "class-aware": ("set-shared", "single-turn and unshared is not written"),
+    "opt": ("set-none", "the optimum (OPT)"),
+    "lru": ("set-pattern", "every block is written, LRU eviction"),
+    "ttl 300 s": ("set-3", "LRU, dropped after 5 min idle"),
+    "ttl 1800 s": ("set-5", "LRU, dropped after 30 min idle"),
+    "second touch": ("set-window", "written at the second request"),
+    "class-aware": ("set-shared", "single-turn unshared blocks are not written"),
 }
 GB = 1e9
 

@@ -67,7 +67,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             *(("tiers", one, PLACES) for one in self.tiers),
         ):
             if name not in known:
-                raise BadInput(f"no {name!r}", what, f"choose of {', '.join(known)}")
+                raise BadInput(f"no {name!r}", what, f"choose one of {', '.join(known)}")
         if not self.tokens:
             raise BadInput("a context of 0 tokens", "context", "give 1 or more")
 
@@ -130,7 +130,7 @@ def parse_tokens(text: str | int, where: str = "context") -> int:
     """Tokens of `131072`, `128K` (of 1,024) or `1M`."""
     match = TOKENS.fullmatch(str(text))
     if match is None or isinstance(text, bool):
-        raise BadInput(f"{text!r} is no number of tokens", where, "write one such as 128K")
+        raise BadInput(f"{text!r} is not a number of tokens", where, "write one such as 128K")
     return round(float(match[1]) * SCALES[match[2].lower()])
 
 

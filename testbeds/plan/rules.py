@@ -33,12 +33,12 @@ RULES: dict[str, Rule] = {
     "half_weights": Rule(
         "KV is half the weights from",
         "tokens",
-        "with so many tokens of live context, over all users, KV decides about memory",
+        "above this many tokens of live context over all users, KV dominates memory",
     ),
     "dram_over_flash": Rule(
         "DRAM rather than flash below",
         "s",
-        "KV that is asked for again sooner is cheaper in DRAM, later in flash (the five-minute "
+        "KV that is requested again sooner is cheaper in DRAM, later in flash (the five-minute "
         "rule)",
     ),
     "cxl_over_flash": Rule(
@@ -48,23 +48,25 @@ RULES: dict[str, Rule] = {
     ),
     "hbm_over_dram": Rule("HBM rather than DRAM below", "s", "the same one step up"),
     "keep_hbm": Rule(
-        "kept in HBM for", "s", "rent of HBM has by then cost what prefilling it again does"
+        "kept in HBM for",
+        "s",
+        "after this time the rent of HBM exceeds the cost of prefilling again",
     ),
-    "keep_dram": Rule("kept in DRAM for", "s", "the same of DRAM"),
-    "keep_flash": Rule("kept in flash for", "s", "the same of TLC flash, less what writing wears"),
-    "keep_object": Rule("kept in object storage for", "s", "the same of object storage"),
+    "keep_dram": Rule("kept in DRAM for", "s", "the same for DRAM"),
+    "keep_flash": Rule("kept in flash for", "s", "the same for TLC flash, less its wear"),
+    "keep_object": Rule("kept in object storage for", "s", "the same for object storage"),
     "rate_to_fetch": Rule(
         "fetching beats prefilling above",
         "B/s",
-        "a tier that gives one replica less is slower than its GPUs, at any length",
+        "a tier with less bandwidth per replica is slower than its GPUs, at any length",
     ),
     "crossover": Rule(
         "fetched from flash if longer than",
         "tokens",
-        "shorter prefixes are prefilled again sooner than a read's latency is over",
+        "prefilling a shorter prefix again takes less than the latency of a read",
     ),
     "write_cost": Rule(
-        "writing to flash wears", "$/Mtok", "price of the drive over what it endures"
+        "writing to flash wears", "$/Mtok", "price of the drive over its write endurance"
     ),
     "least_reuse": Rule(
         "written if reused with at least",
@@ -75,16 +77,16 @@ RULES: dict[str, Rule] = {
         "mean read of a block", "s", "at the hit rate of the inputs; a miss is a read of the drive"
     ),
     "visible": Rule(
-        "seen of a fetch, layer by layer",
+        "visible time of a fetch, layer by layer",
         "s",
-        "what of it does not hide behind prefilling the turn's new tokens",
+        "the part that prefilling the turn's new tokens does not hide",
     ),
     "cold_flash": Rule("cold start from one drive", "s", "the weights of one replica"),
     "cold_object": Rule("cold start from object storage", "s", "the same"),
     "own_tokens": Rule(
         "own machines pay from",
         "tokens/month",
-        "output tokens a month for which an API asks as much as the cheapest place costs",
+        "output tokens per month for which an API costs as much as the cheapest place",
     ),
 }
 """Every rule, in the order in which they are shown."""

@@ -138,7 +138,7 @@ def _place(name: str, question: Question, load: Load) -> Place:
         if one.gpus and (best is None or one.gpus < best.gpus):
             best = one
     if best is None:
-        place.note = "no machine of these GPUs holds the model and one session"
+        place.note = "the model and one session do not fit into a machine of these GPUs"
         return place
     slots = load.v.get(f"{name}.slots")
     machines = math.ceil(best.gpus / MACHINE)

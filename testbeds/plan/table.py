@@ -107,11 +107,11 @@ def _devices(place: PlaceRow) -> str:
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
-    ("GPUs", "GPUs in all, and what binds them", lambda one: f"{shown(one.figures['gpus'], '1')}"),
-    ("GPUs' bound", "what asks for most of them", lambda one: one.gpu_binds or "–"),
-    ("devices", "modules or drives, and what binds them", _devices),
-    ("devices' bound", "what asks for most of them", lambda one: one.device_binds or "–"),
-    ("KV", "bytes that wait", lambda one: _zero(one.figures["capacity_bytes"], "B")),
+    ("GPUs", "all GPUs, and their bottleneck", lambda one: f"{shown(one.figures['gpus'], '1')}"),
+    ("GPUs' bound", "the need that requires most of them", lambda one: one.gpu_binds or "–"),
+    ("devices", "modules or drives, and their bottleneck", _devices),
+    ("devices' bound", "the need that requires most of them", lambda one: one.device_binds or "–"),
+    ("KV", "waiting bytes", lambda one: _zero(one.figures["capacity_bytes"], "B")),
     ("read", "mean of all users", lambda one: _zero(one.figures["read_bytes_per_s"], "B/s")),
     (
         "first token",
@@ -163,7 +163,7 @@ def sentence(plan: Plan) -> str:
     held = tiers[0].figures["capacity_bytes"] if tiers else None
     users = f"{count(asked.users)} user{'s' if asked.users > 1 else ''}"
     text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
-    text += f" hold {shown(held, 'B')} of KV" if held is not None else " are asked about"
+    text += f" hold {shown(held, 'B')} of KV" if held is not None else ""
     gpus = _value(shown(best.figures["gpus"], "1"))
     text += f": cheapest is {label(best.name)}, {gpus} {asked.gpu}"
     if best.figures["devices"] is not None and best.figures["devices"].value:
@@ -173,9 +173,9 @@ def sentence(plan: Plan) -> str:
     rules = {one.name: one.figure for one in plan.rules}
     again = next(one for one in plan.places if one.name == RECOMPUTE).figures["usd_per_mtok"]
     if best.name != RECOMPUTE and again is not None:
-        text += f", against {_value(shown(again, '$'))} where every turn is prefilled again"
-    pays = f"flash pays where KV is asked for again within {shown(rules['keep_flash'], 's')}, and "
-    pays += f"rather than DRAM where that is later than {shown(rules['dram_over_flash'], 's')}"
+        text += f", against {_value(shown(again, '$'))} for prefilling every turn again"
+    pays = f"flash pays if KV is requested again within {shown(rules['keep_flash'], 's')}, and "
+    pays += f"replaces DRAM if that is later than {shown(rules['dram_over_flash'], 's')}"
     return f"{text}; {pays}."
 
 
@@ -205,7 +205,7 @@ def console(plan: Plan) -> Group:
     """Sentence, places, rules and the inputs that matter most."""
     noted = [f"{label(one.name)}: {one.note}" for one in plan.places if one.note]
     noted.append(f"a daemon decides by these prices with {daemon_sets(plan)}")
-    noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
+    noted.append(f"each range covers nine in ten of {plan.draws} draws of all inputs together")
     trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(
         Text(plan.sentence),
@@ -232,7 +232,7 @@ def _rules(plan: Plan) -> Table:
 
 
 def _matters(plan: Plan) -> Table:
-    columns = [Column("what matters most", left=True)]
+    columns = [Column("most important inputs", left=True)]
     columns += map(Column, ("range", "a million tokens at its ends", "kind"))
     kinds = {one.name: one for one in plan.inputs}
     rows = []
@@ -257,7 +257,7 @@ def trace_sentence(curves: Curves) -> str:
             f"{text}; prompts of {count(curves.input_p50)} and answers of "
             f"{count(curves.output_p50)} tokens at the median."
         )
-    text += f"; an endless cache hits {shown(_only(curves.ideal_hit_rate), 'share')} of the blocks"
+    text += f"; an infinite cache hits {shown(_only(curves.ideal_hit_rate), 'share')} of the blocks"
     if curves.needed_bytes is None:
         return f"{text}."
     return f"{text}, LRU nine tenths of that with {shown(_only(curves.needed_bytes), 'B')}."

@@ -80,7 +80,7 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--faults", "fire"], "no fault is called fire"),
+        (["--faults", "fire"], "unknown faults: fire"),
         (["--seconds", "1"], "choose 2 s to a week"),
         (["--rate", "0"], "0 requests a second"),
         (["--fetch-deadline", "0s"], "give 1ms to 60s"),

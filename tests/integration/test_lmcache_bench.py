@@ -82,7 +82,7 @@ def test_the_bench_has_both_beside_files(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "l2", "--lmcache", "/nowhere/lmcache"]) == 2
-    assert "/nowhere/lmcache: no program of LMCache" in capsys.readouterr().err
+    assert "/nowhere/lmcache: not LMCache's program" in capsys.readouterr().err
 
 
 def told(verified: str, stored: int) -> str:

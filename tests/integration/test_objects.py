@@ -278,7 +278,7 @@ def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
         Endpoint.of_engine({"endpont": "tcp://x"})
     with pytest.raises(BadInput, match="write it as text"):
         Endpoint.of_engine({"endpoint": 7})
-    with pytest.raises(BadInput, match="do not go over 'sim'"):
+    with pytest.raises(BadInput, match="'sim' does not carry objects"):
         ObjectClient(where(tier, fabric="sim"))
     with pytest.raises(OffstageError):
         ObjectClient(where(tier, endpoint="tcp://127.0.0.1:9", timeout_s=0.5))

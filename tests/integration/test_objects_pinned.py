@@ -138,7 +138,7 @@ def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> Non
         found = [np.zeros(SIZE, np.uint8) for _ in keys]
         assert read(client, keys, found) and same(found, data)
     client.register(pieces[0])  # it is closed: nothing
-    with pytest.raises(BadInput, match="names no part of an adapter"):
+    with pytest.raises(BadInput, match="is not part of an adapter's name"):
         ObjectClient(Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "rdma": "rxe0,gid=x"}))
 
 

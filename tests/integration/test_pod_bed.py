@@ -34,7 +34,7 @@ def test_up_run_drain_down(
     assert str(up["map"]).startswith("etcd:") is etcd
     try:
         assert run(["testbed", "up", "pod", "--out", str(tmp_path)]) == 2
-        assert "is up there" in capsys.readouterr().err
+        assert "already up" in capsys.readouterr().err
         done = ran(tmp_path, "run", capsys)
         members = done["members"]
         assert isinstance(members, dict) and len(members) == 4

@@ -138,7 +138,7 @@ def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
 def test_a_login_needs_the_tenants_secret(world: World) -> None:
     """Does a user that the tenant's socket admits still need the tenant's secret?"""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
-    assert one.wait() == 1 and "does not prove that it has" in one.complaint()
+    assert one.wait() == 1 and "cannot prove that it has" in one.complaint()
 
 
 def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(world: World) -> None:
@@ -146,7 +146,7 @@ def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(wor
     of a tenant but the names in Hello handed to it?"""
     stranger = Child(BLUE, listen, world.secret("blue"))
     one = Child(RED, host, stranger.line()["endpoint"], "red", world.secret("red"))
-    assert one.wait() == 1 and "does not prove that it has the secret" in one.complaint()
+    assert one.wait() == 1 and "cannot prove that it has the secret" in one.complaint()
     stranger.go()
     assert stranger.line() == {"heard": ["Hello"]}
     assert stranger.wait() == 0
@@ -176,7 +176,7 @@ def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
     other["daemon"]["runtime_dir"] = f"{world.base}/keeper/r2"
     other["storage"]["path"] = str(alien)
     place = folder(world, "alien")
-    with pytest.raises(RunFailed, match="others can read or change it"):
+    with pytest.raises(RunFailed, match="other users can read or change it"):
         fork(KEEPER, other, place, groups=(BLUE,))
     os.chown(alien, KEEPER, KEEPER)
     daemon = fork(KEEPER, other, place, groups=(BLUE,))

@@ -221,7 +221,7 @@ def _spec_of(config: Any, kv_cache_config: Any) -> Any:
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
         raise BadInput(
-            "this model keeps more than the KV of full attention",
+            "this model has caches other than the KV of full attention",
             "OffstageConnector",
             "leave this connector out",
         )
@@ -231,13 +231,13 @@ def _spec_of(config: Any, kv_cache_config: Any) -> Any:
         or parallel.decode_context_parallel_size != 1
     ):
         raise BadInput(
-            "its workers share a model by tensors only",
+            "the connector supports tensor parallelism only",
             "OffstageConnector",
             "set pipeline and context parallel sizes to 1",
         )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         raise BadInput(
-            "a block that does not load would fail its request",
+            "a block that fails to load would fail its request",
             "OffstageConnector",
             'set "kv_load_failure_policy": "recompute"',
         )

@@ -133,9 +133,9 @@ def _command(spec: GuestSpec, folder: Path) -> list[str]:
     image = spec.image
     if "," in str(spec.share) or not spec.share.is_dir():
         raise BadInput(
-            "is no folder that a guest can share",
+            "a guest cannot share this folder",
             str(spec.share),
-            "give another one; QEMU takes no comma",
+            "give another one; QEMU does not allow commas",
         )
     if image.arch is AARCH64:
         board = ["-M", "virt,gic-version=3", "-cpu", "cortex-a76"]

@@ -184,7 +184,7 @@ def get(arch: Arch, progress: Progress) -> Image:
     needs(("mmdebstrap", "mmdebstrap"), ("mksquashfs", "squashfs-tools"), ("depmod", "kmod"))
     if os.geteuid() != 0:
         raise BadInput(
-            "an image holds files of root",
+            "an image contains files of root",
             "testbed qemu",
             "build it once with sudo and the same OFFSTAGE_CACHE",
         )
@@ -374,5 +374,5 @@ def _run(*command: str, fix: str = "") -> None:
     except subprocess.TimeoutExpired:
         raise RunFailed(f"took longer than {BUILD_TIMEOUT_S:.0f} s", command[0], fix) from None
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        said = done.stderr.strip().splitlines() or ["it printed nothing"]
         raise RunFailed(f"failed: {said[-1]}", Path(command[0]).name, fix)

@@ -69,7 +69,9 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
     process unless they stay. On BadInput, RunFailed or DeviceTimeout nothing is left running."""
     if (pair := running()) is not None:
         pair.node.agent.close()
-        raise BadInput("a pair of guests runs", str(_state_path()), "offstage testbed down qemu")
+        raise BadInput(
+            "a pair of guests is already running", str(_state_path()), "offstage testbed down qemu"
+        )
     images = {arch: get(arch, progress) for arch in (X86_64, AARCH64)}
     progress.start("wheels", len(images))
     wheels = []
@@ -168,7 +170,7 @@ def alone() -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadInput("another command is at work on it", str(path), "wait for it") from None
+            raise BadInput("another command is using it", str(path), "wait for it") from None
         yield
 
 
@@ -261,4 +263,4 @@ def _read_state() -> _State | None:
         raw = _state_path().read_bytes()
     except OSError:
         return None
-    return decode_json(raw, str(_state_path()), "delete it: not what `testbed up` wrote", _State)
+    return decode_json(raw, str(_state_path()), "delete it: `testbed up` did not write it", _State)

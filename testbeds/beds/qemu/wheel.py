@@ -33,7 +33,7 @@ def build(image: Image) -> Path:
     checkout = Path(offstage.__file__ or "").resolve().parents[2]
     if not (checkout / "setup.py").is_file():
         raise BadInput(
-            "holds no sources to compile for a guest",
+            "has no sources to compile for a guest",
             str(checkout),
             "run it from a checkout of Offstage",
         )
@@ -116,5 +116,7 @@ def _compile(tree: Path, made: Path, image: Image, compiler: str) -> None:
         env=environment,
     )
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "rror" in line] or ["it said nothing"]
+        said = [line for line in done.stderr.splitlines() if "rror" in line] or [
+            "it printed nothing"
+        ]
         raise RunFailed(f"failed: {said[0]}", f"the build for {image.arch.name}")

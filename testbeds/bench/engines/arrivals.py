@@ -86,7 +86,9 @@ def arrivals_of(
     rows = list(trace.requests())
     longest = max((len(one.block_ids) for one in rows), default=0)
     if longest == 0 or context_tokens <= outputs + PIECE:
-        raise BadInput("no request with a prompt", str(path), "choose another trace, or more")
+        raise BadInput(
+            "no request with a prompt", str(path), "choose another trace, or more requests"
+        )
     tokens = max(1, min(block, (context_tokens - outputs - 1) // longest))
     blocks = (context_tokens - outputs - 1) // tokens
     first_s = rows[0].timestamp_ms / 1e3

@@ -58,7 +58,7 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
         layers, vocabulary = config["num_hidden_layers"], config["vocab_size"]
     except (KeyError, TypeError):
         raise BadInput(
-            "no model with a config.json of attention", str(model), "give a model's folder"
+            "config.json does not describe an attention model", str(model), "give a model's folder"
         ) from None
     layer_bytes = 2 * heads * size * 4 * BLOCK  # of one layer of a block, in float32
     blocks = -(-context_tokens // BLOCK)
@@ -166,6 +166,4 @@ def check(name: str, ends: Ends, expected: dict[int, list[int]]) -> None:
     """RunFailed: this arm's answers differ from the others'."""
     for number, (_, end) in ends.items():
         if end.tokens != expected.setdefault(number, end.tokens):
-            raise RunFailed(
-                f"request {number} has other tokens", name, "this must not be: report it"
-            )
+            raise RunFailed(f"request {number} got different tokens", name, "report this bug")

@@ -71,7 +71,7 @@ def bench_l2(
     """`program`: LMCache's `lmcache`. MB/s of each adapter, operation and turn. BadInput: the
     program does not exist; RunFailed: it failed, or did not verify the loaded data."""
     if not program.is_file():
-        raise BadInput("no program of LMCache", str(program), "give its environment's bin/lmcache")
+        raise BadInput("not LMCache's program", str(program), "give its environment's bin/lmcache")
     found = L2Result(
         size_kib=size_kib, in_flight=in_flight, rounds=rounds, turns=turns, mb_per_s={}
     )
@@ -135,14 +135,14 @@ def rates_of(said: str, objects: int, size_kib: int, adapter: str) -> dict[str, 
     were stored, found, loaded and verified."""
     begin, where = said.find("\n{"), f"lmcache bench l2, {adapter}"
     if "keys data verified OK" not in said or begin < 0:
-        raise RunFailed("what was loaded was not verified", where, "run it by itself")
+        raise RunFailed("LMCache did not verify the loaded data", where, "run it by itself")
     try:
         return _rates(json.JSONDecoder().raw_decode(said[begin + 1 :])[0], objects, size_kib, where)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RunFailed(
-            f"its figures are in another form ({type(error).__name__}: {error})",
+            f"its output has an unknown format ({type(error).__name__}: {error})",
             where,
-            "give another release of LMCache",
+            "use another release of LMCache",
         ) from None
 
 

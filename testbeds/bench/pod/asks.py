@@ -98,9 +98,9 @@ def of_trace(
     if begin == end:
         last_s = float(arrivals[-1] - arrivals[0])
         raise BadInput(
-            f"no request from {begin_s:g} s on",
+            f"no request after {begin_s:g} s",
             str(path),
-            f"it ends after {last_s:g} s: choose another --begin",
+            f"the trace ends after {last_s:g} s: choose an earlier --begin",
         )
     lasted_s = max(min(span_s, float(arrivals[-1]) - first_s), 1e-9)  # all may arrive together
     parent, asks = root(0, "pod trace"), []

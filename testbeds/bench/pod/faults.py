@@ -182,4 +182,4 @@ def _await_end(pid: int) -> None:
         if not Path(f"/proc/{pid}/cmdline").exists():
             return
         time.sleep(0.01)
-    raise RunFailed(f"process {pid} does not end", "bench pod", "see its log")
+    raise RunFailed(f"process {pid} did not end", "bench pod", "see its log")

@@ -279,7 +279,11 @@ def bench_schedule(
     )
     asked = requests_of(spec, 1, seed)
     if len(asked) < 2 or not asked.arrival_ns[-1]:
-        raise BadInput("fewer than two requests, or all at once", str(trace), "give a longer trace")
+        raise BadInput(
+            "fewer than two requests, or all with one arrival time",
+            str(trace),
+            "give a longer trace",
+        )
     rate = int(asked.arrival_ns[-1]) / 1e9 / seconds
     spec = msgspec.structs.replace(
         spec,

@@ -69,9 +69,9 @@ def bench_pod(
     known = {fault for fault, _ in PHASES} - {"none"}
     if unknown := set(phases) - known:
         raise BadInput(
-            f"no fault is called {', '.join(sorted(unknown))}",
+            f"unknown faults: {', '.join(sorted(unknown))}",
             "bench pod",
-            f"choose of {', '.join(sorted(known))}",
+            f"choose from {', '.join(sorted(known))}",
         )
     documents, board = Documents(seed), Board()
     with live_pod(folder, board) as (live, watch), hosts_of(live, deadline_s, board) as hosts:

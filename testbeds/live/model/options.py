@@ -57,13 +57,13 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         least = self.sink_blocks + self.window_blocks
         if not self.selections or min(self.selections) <= least:
             raise BadInput(
-                "a selection that leaves nothing beside sinks and window",
+                "the selection leaves no room besides sinks and window",
                 "--select-blocks",
                 f"select more than {least} blocks",
             )
         if self.selector not in SELECTORS:
             raise BadInput(
-                f"no selector is called {self.selector!r}",
+                f"unknown selector {self.selector!r}",
                 "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )
@@ -89,7 +89,9 @@ def parse_selections(text: str) -> tuple[int, ...]:
     for part in (one.strip() for one in text.split(",")):
         if part != "all" and not (part.isdecimal() and 0 < int(part) <= ALL_BLOCKS):
             raise BadInput(
-                f"{part!r} is no number of blocks", "--select-blocks", "write for example 16,64,all"
+                f"{part!r} is not a number of blocks",
+                "--select-blocks",
+                "write for example 16,64,all",
             )
         found.append(ALL_BLOCKS if part == "all" else int(part))
     return tuple(found)

@@ -83,7 +83,7 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
             raise BadInput(
                 "the model changed while it was loaded",
                 str(options.model),
-                "start again when it is whole",
+                "start again when it is complete",
             )
         tokens, _ = text_tokens(loaded, options.text)
         return decode_text(options, loaded, weights, tokens, link, control, fabric, progress)

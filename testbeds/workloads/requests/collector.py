@@ -71,7 +71,7 @@ class Columns:
             raise BadInput(f"arrival at {arrival_s} s", where, "give a time of 0 s or later")
         if self._ordered and self._arrival_s and arrival_s < self._arrival_s[-1]:
             raise BadInput(
-                f"arrival at {arrival_s:g} s is before {self._arrival_s[-1]:g} s of the one above",
+                f"arrival at {arrival_s:g} s is before the previous one, {self._arrival_s[-1]:g} s",
                 where,
                 "sort the trace by arrival",
             )

@@ -28,8 +28,8 @@ def unused(
         notes.append(
             Note(
                 "cut-alike",
-                f"all {count} requests taken of {name} are cut to {context_tokens_max:,} tokens: "
-                "their own lengths have no effect, and other long requests give the same contexts",
+                f"all {count} requests taken from {name} are cut to {context_tokens_max:,} tokens: "
+                "their lengths have no effect, and any long requests give the same contexts",
                 "raise the context, or give a trace of shorter requests",
             )
         )
@@ -54,8 +54,8 @@ def unused(
         notes.append(
             Note(
                 "sessions-unused",
-                f"the sessions of {name} are not followed: each "
-                "request taken decodes as a session of its own",
+                f"the sessions of {name} are ignored: each "
+                "request taken decodes as a separate session",
             )
         )
     if np.isfinite(trace.think_s).any():
@@ -63,7 +63,7 @@ def unused(
             Note(
                 "think-unused",
                 f"the think times (delays) of {name} have no effect: "
-                "requests come at the trace's own times",
+                "requests arrive at the trace's times",
             )
         )
     return notes

@@ -60,7 +60,7 @@ class CapturedWorkload:
         self._select, self._sinks, self._window = select_blocks, sink_blocks, window_blocks
         if selector not in capture.scores:
             have = ", ".join(capture.scores)
-            raise BadInput(f"no scores called {selector!r}", str(path), f"it has {have}")
+            raise BadInput(f"no scores of {selector!r}", str(path), f"it has {have}")
         if pool not in ("max", "mean"):
             raise BadInput(f"pool = {pool!r}", str(path), "choose max or mean")
         if min(sink_blocks, window_blocks) < 0 or select_blocks < max(

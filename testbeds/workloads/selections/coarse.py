@@ -107,7 +107,7 @@ class Coarsened:
     def __init__(self, workload: Workload, factor: int) -> None:
         if factor < 1 or any(session.blocks % factor for session in workload.sessions):
             raise BadInput(
-                f"contexts are no whole number of blocks of {factor} units",
+                f"contexts are not a multiple of blocks of {factor} units",
                 "workload",
                 "give a factor that divides every context",
             )

@@ -348,7 +348,7 @@ def _check(options: GeneratedOptions, source: npt.NDArray[np.int64]) -> None:
     for name in ("context_tokens", "shared_prefix_tokens"):
         if getattr(options, name) % options.block_tokens:
             raise _bad(
-                f"{name} = {getattr(options, name)} is no whole number of blocks",
+                f"{name} = {getattr(options, name)} is not a whole number of blocks",
                 f"give a multiple of {options.block_tokens}",
             )
     if options.shared_prefix_tokens > options.context_tokens:

@@ -129,7 +129,7 @@ def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Proces
     if profile not in PROFILES:
         near = difflib.get_close_matches(profile, PROFILES, n=1)
         fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
-        raise BadInput(f"no profile is called {profile!r}", "workload", fix)
+        raise BadInput(f"unknown profile {profile!r}", "workload", fix)
     if profile in _WHOLE:
         names = [_WHOLE[profile]] * layers
     else:

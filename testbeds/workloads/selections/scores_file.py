@@ -218,7 +218,7 @@ class Capture:
         """
         if score not in self.scores and score.removeprefix(PREDICTED) not in self.predicted:
             have = ", ".join(self.scores)
-            raise BadInput(f"no scores called {score!r}", str(self.path), f"it has {have}")
+            raise BadInput(f"no scores of {score!r}", str(self.path), f"it has {have}")
         for number, begins, count in self.sessions[session].row_groups:
             if begins + count > first and begins < last:
                 for one in self._row_group(number, begins, score):

@@ -61,7 +61,7 @@ STRUCTURE: Mapping[str, str] = MappingProxyType(
         },
         "layers-1": "share of a selection that the layer before selects in the same step",
         "layers-2": "the same of the layer two before",
-        "neighbours": "share of a selection with a block beside it selected",
+        "neighbours": "share of a selection whose neighbour is selected too",
         "distinct-64": "distinct blocks of 64 steps over k",
         "turns": f"share of steps at which all layers keep less than {TURNED} of the median",
         "lru-2k": "miss rate of lru, buffer of 2 k",

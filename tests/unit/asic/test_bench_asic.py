@@ -32,5 +32,5 @@ def test_an_engine_that_misses_theory_is_no_reference(
     pytest.importorskip("simpy", reason="no simpy: pip install '.[test]'")
     monkeypatch.setattr(asic, "MEAN", 12.0)
     monkeypatch.setattr(asic, "MEAN_ERROR", 0.05)
-    with pytest.raises(RunFailed, match="theory has 12"):
+    with pytest.raises(RunFailed, match="theory gives 12"):
         asic.bench_asic(requests=1000, rounds=1)

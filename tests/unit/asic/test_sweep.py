@@ -110,7 +110,7 @@ def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ('run = "run"', "nothing varies; give draws, or axes in [grid]"),
-        ('run = "run"\nover = ["codec.ratio"]\n[grid]\n"codec.lanes" = [1]', "over without draws"),
+        ('run = "run"\nover = ["codec.ratio"]\n[grid]\n"codec.lanes" = [1]', "over needs draws"),
         ('run = "run"\n[grid]\n"codec.lane" = [1]', "unknown parameter 'codec.lane'; did you mean"),
         ('run = "run"\n[grid]\n"codec.lanes" = []', "codec.lanes has no values"),
         ('run = "run"\n[grid]\n"front_end.lanes" = [32]', "32 lanes"),

@@ -223,7 +223,7 @@ def test_reading_holds_one_row_group(path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"selector": "taste"}, "no scores called 'taste'"),
+        ({"selector": "taste"}, "no scores of 'taste'"),
         ({"pool": "median"}, "pool = 'median'"),
         ({"select_blocks": 0, "sink_blocks": 0, "window_blocks": 0}, "0 blocks"),
     ],

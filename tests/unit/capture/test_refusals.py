@@ -88,13 +88,13 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a config without end": (endless, "config.json cannot be read"),
     "architecture": (
         edited(lambda config: config.update(model_type="gpt2")),
-        "architecture 'gpt2' is not supported; supported are llama",
+        "architecture 'gpt2' is not supported; supported: llama",
     ),
     "no architecture": (
         edited(lambda config: config.pop("model_type")),
         "architecture None is not supported",
     ),
-    "rotary": (edited(lengthen), "depend on how a context is fed in"),
+    "rotary": (edited(lengthen), "rotary positions of type"),
     "heads": (edited(lambda config: config.update(num_key_value_heads=3)), "KV heads"),
 }
 

@@ -221,7 +221,7 @@ ROWS: list[Row] = [
         drive(0, **{"dev/nvme0n1": "XFSB"}),
         "missing",
         "REFUSED: carries an XFS",
-        "a drive of its own",
+        "separate drive",
     ),
     ("_nvme", "store", drive(0, **{"dev/nvme0n1": "OFSTORE1"}), "ok", "holds a store", ""),
     ("_rdma", "none", {}, "missing", "no soft-RoCE", "CONFIG_RDMA_RXE"),

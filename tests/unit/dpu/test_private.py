@@ -37,9 +37,9 @@ def as_if(mode: int, uid: int = US, kind: int = stat.S_IFREG) -> os.stat_result:
 
 @pytest.mark.parametrize("mode", OTHERS, ids=oct)
 def test_no_bit_of_a_group_or_of_others_may_be_set(mode: int) -> None:
-    with pytest.raises(BadInput, match=r"others can read or change it.*chmod 600"):
+    with pytest.raises(BadInput, match=r"other users can read or change it.*chmod 600"):
         check_private(Path("file"), found=as_if(mode))
-    with pytest.raises(BadInput, match="others can read"):
+    with pytest.raises(BadInput, match="other users can read"):
         check_private(Path("file"), ours=False, found=as_if(mode))
     check_private(Path("file"), found=as_if(0o600))
     check_private(Path("file"), found=as_if(0o400))
@@ -49,7 +49,7 @@ def test_no_bit_of_a_group_or_of_others_may_be_set(mode: int) -> None:
 def test_a_drive_may_be_open_to_its_group_only(mode: int) -> None:
     drive = stat.S_IFBLK
     check_private(Path("drive"), found=as_if(0o660, kind=drive))
-    with pytest.raises(BadInput, match="others can read or change it"):
+    with pytest.raises(BadInput, match="other users can read or change it"):
         check_private(Path("drive"), found=as_if(mode, kind=drive))
 
 
@@ -118,7 +118,7 @@ def test_a_secret_that_its_group_can_read_is_refused_wherever_it_is_read(
     path.chmod(0o600)
     read()
     path.chmod(0o640)
-    with pytest.raises(BadInput, match=r"others can read or change it.*chmod 600"):
+    with pytest.raises(BadInput, match=r"other users can read or change it.*chmod 600"):
         read()
 
 

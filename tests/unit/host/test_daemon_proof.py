@@ -160,7 +160,7 @@ def test_a_daemon_without_the_secret_hears_only_hello(prove: Prove) -> None:
     """A wrong secret, the host's own proof, an old proof, a proof of other words, none: is nothing
     but Hello said, in one line of error?"""
     with listening(prove) as impostor:
-        with pytest.raises(BadInput, match="does not prove that it has the secret") as caught:
+        with pytest.raises(BadInput, match="cannot prove that it has the secret") as caught:
             login(impostor.endpoint)
         assert impostor.kinds() == {"Hello"} and "\n" not in str(caught.value)
 

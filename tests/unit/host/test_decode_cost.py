@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_not_answered(file: Path) -> None:
     for batch, tokens in ((9, 512), (1, 511), (1, 4097)):
         with pytest.raises(BadInput, match="calibrate with a --batch or --tokens that reaches it"):
             found.token_ns(DEMO, batch, tokens)
-    with pytest.raises(BadInput, match="measured for demo, and the run is of llama-3-8b"):
+    with pytest.raises(BadInput, match="measured for demo, but the run uses llama-3-8b"):
         found.token_ns(geometry("llama-3-8b"), 1, 512)
     more = replace(DEMO, layers=DEMO.layers * 2)
     assert found.token_ns(more, 1, 512) == 2 * found.token_ns(DEMO, 1, 512)
@@ -87,8 +87,8 @@ def test_what_was_not_measured_is_not_answered(file: Path) -> None:
     ("content", "problem"),
     [
         ("{", "not JSON"),
-        ("[]", "no file of decode costs"),
-        ('{"format": 3}', "no file of decode"),
+        ("[]", "not a file of decode costs"),
+        ('{"format": 3}', "a file of decode"),
         ({"rows": []}, "below 1"),
         ({"rows": [{"batch": 1}]}, "missing required field"),
         ({"hidden": "wide"}, "Expected `int`"),
@@ -138,7 +138,7 @@ def test_what_cannot_be_calibrated_is_one_line(
     pytest.importorskip("torch", reason="pip install '.[host]'")
     words = ["host", "calibrate", "--out", str(tmp_path / "cost.json")]
     for more, problem in {
-        "--geometry glm-5.2": "stores a latent, whose projections are others",
+        "--geometry glm-5.2": "stores latents",
         "--batch few": "write for example 1,4,16",
         "--batch 0": "give 1 or up",
         "--selector quest4": "did you mean 'quest'?",

@@ -44,7 +44,7 @@ def test_a_name_stands_for_its_entry(tmp_path: Path, environ: dict[str, str]) ->
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("[other]\n", "no daemon in .*or one of other"),
+        ("[other]\n", "a daemon in .*or one of other"),
         ("[lab]\nendpont = 'x'\n", "unknown setting 'endpont'.*did you mean 'endpoint'"),
         ("[lab]\nendpoint = 7\n", "endpoint is 7.*text in quotes"),
         ("[lab]\nfabric = 'zmq'\n", "unknown setting 'fabric'"),

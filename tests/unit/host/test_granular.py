@@ -243,5 +243,5 @@ def test_counts_are_of_whole_blocks() -> None:
     Host(tier)
     assert tier.opened == {"select_blocks": 2, "sink_blocks": 1, "window_blocks": 1, "step_ns": 0}
     tier.granule_count = 2
-    with pytest.raises(BadInput, match="in 4 granules, and the daemon cuts them into 2"):
+    with pytest.raises(BadInput, match="into 4 granules, the daemon into 2"):
         Host(tier)

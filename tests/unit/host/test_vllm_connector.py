@@ -29,11 +29,11 @@ class FullAttentionSpec:
 @pytest.mark.parametrize(
     ("workers", "policy", "specs", "what"),
     [
-        ((4, 2, 1), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
-        ((2, 2, 2), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
+        ((4, 2, 1), "recompute", [FullAttentionSpec()], "tensor parallelism only"),
+        ((2, 2, 2), "recompute", [FullAttentionSpec()], "tensor parallelism only"),
         ((2, 2, 1), "fail", [FullAttentionSpec()], "would fail its request"),
-        ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "more than the KV of full"),
-        ((1, 1, 1), "recompute", [object()], "more than the KV of full"),
+        ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "other than the KV of full"),
+        ((1, 1, 1), "recompute", [object()], "other than the KV of full"),
     ],
 )
 def test_what_it_cannot_keep_is_refused_at_the_start(

@@ -234,7 +234,7 @@ def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_what_the_workload_refuses_is_said_before_a_run(tmp_path: Path) -> None:
     for changes, named in (
         ({"workload.draft_agreement": 0.01}, "draft_agreement"),
-        ({"workload.profile": "nope"}, "no profile is called 'nope'"),
+        ({"workload.profile": "nope"}, "unknown profile 'nope'"),
     ):
         path = write(tmp_path, merged(changes))
         with pytest.raises(BadInput, match=named) as caught:

@@ -37,7 +37,7 @@ def test_every_row_decides(check: Check) -> None:
     """A bad value fails the run with one line of it, a good one does not."""
     (told,) = found(Result(check.field, BAD.get(check.field, 1_480)), "all on disk")
     assert told.startswith("all on disk: ") and "{" not in told
-    with pytest.raises(RunFailed, match="not to be used") as caught:
+    with pytest.raises(RunFailed, match="do not use the figures") as caught:
         refuse([told, told], "summary.json")
     assert "and 1 more" in str(caught.value) and caught.value.exit_code == 1
     for good in (GOOD.get(check.field, 0), None):

@@ -111,7 +111,7 @@ def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
     failures = found(result_of(ledger_of(), record_of(tuple(ended))))
     (failure,) = failures
     assert failure.startswith("host and DPU disagree on how demands ended, at least 1 of them")
-    with pytest.raises(RunFailed, match="not to be used"):
+    with pytest.raises(RunFailed, match="do not use the figures"):
         refuse(failures, "run")
     assert found(result_of(ledger_of(), record_of())) == []
 

@@ -43,7 +43,7 @@ def test_what_names_an_adapter(text: str, meant: Rdma) -> None:
 )
 def test_what_names_none(text: str) -> None:
     """Numbers too that no adapter can have, which the firmware has no room for."""
-    with pytest.raises(BadInput, match="names no part of an adapter") as caught:
+    with pytest.raises(BadInput, match="is not part of an adapter's name") as caught:
         parse_rdma(text)
     assert "\n" not in str(caught.value) and "write DEVICE" in str(caught.value)
 

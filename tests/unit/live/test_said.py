@@ -225,9 +225,9 @@ def test_lines_come_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("form", ["{", "{}", '{"metrics": []}', '{"metrics": {"op_1": {}}}'])
 def test_figures_in_another_form(form: str) -> None:
-    with pytest.raises(RunFailed, match="in another form"):
+    with pytest.raises(RunFailed, match="unknown format"):
         rates_of(f"keys data verified OK\n{form}", 1, 1, "fs")
 
 
 def test_the_last_line_is_what_says_why() -> None:
-    assert last_line("a\nwhy\n\n") == "why" and last_line(" \n") == "it said nothing"
+    assert last_line("a\nwhy\n\n") == "why" and last_line(" \n") == "it printed nothing"

@@ -53,7 +53,7 @@ def test_a_folder_that_holds_others_files_keeps_them(
     file.write_text("years of it")
     before = snapshot(tmp_path)
     try:
-        with pytest.raises(BadInput, match="no bed's: it would be overwritten; give another --out"):
+        with pytest.raises(BadInput, match="it would be overwritten; give another --out"):
             COMMANDS[command](tmp_path)
     finally:  # of a bed that was let up
         for bed in (here, pod):

@@ -83,7 +83,7 @@ def test_a_trace_without_prefixes_gives_lengths_and_says_so(tmp_path: Path) -> N
 
 
 def test_a_trace_without_times_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="at one time"):
+    with pytest.raises(BadInput, match="one arrival time"):
         from_trace(azure(tmp_path / "a.csv", ["10", "10"]), None, None, V, Silent())
 
 
@@ -93,7 +93,7 @@ def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
     monkeypatch.setattr(plan_curves, "ACCESSES_MAX", 10)
     long, _ = from_trace(TRACE, None, None, V, Silent())
     assert list(long.kept) == ["lru"] and long.kept["lru"] == tiny.kept["lru"]
-    assert any("LRU alone" in note.what for note in long.notes)
+    assert any("LRU only" in note.what for note in long.notes)
     all_ways, _ = from_trace(TRACE, None, None, V, Silent(), whole=True)
     assert all_ways.kept == tiny.kept
 

@@ -54,5 +54,5 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "b"
     broken.mkdir()
     (broken / "compare.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(BadInput, match="no comparison"):
+    with pytest.raises(BadInput, match="not a comparison"):
         with_runs(ours(), [broken], "bluefield3")

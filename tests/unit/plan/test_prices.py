@@ -64,7 +64,7 @@ def test_units_of_one_kind_are_one_number(tmp_path: Path) -> None:
         ("[tlc]\nprice = 0.2", "0.2"),
         (f"[tlc]\nprice = {{ {GOOD.replace('0.2,', '-0.2,')} }}", "negative"),
         (f"[tlc]\nprice = {{ {GOOD.replace('high = 1', 'high = inf')} }}", "finite"),
-        (f"[tlc]\nprice = {{ {GOOD.replace('$/GB', 'GB/s')} }}", "no unit of a price"),
+        (f"[tlc]\nprice = {{ {GOOD.replace('$/GB', 'GB/s')} }}", "not a unit of a price"),
         (f"[tlc]\nprice = {{ {GOOD.replace('$/GB', '')} }}", "has no unit"),
         (f"[tlc]\nprice = {{ {GOOD.replace(', date = 2026-01-01', '')} }}", "has no date"),
         (f"[tlc]\nprice = {{ {GOOD.replace('2026-01-01', '2726-01-01')} }}", "2726-01-01"),

@@ -56,7 +56,7 @@ def test_measured_leads_and_emulated_is_named(made: SimpleNamespace) -> None:
 def test_corrupt_blocks_are_said(made: SimpleNamespace) -> None:
     found = runs(made, 0.80, 0.95, blocks_verified=1_000, blocks_corrupt=3)
     assert "3 of the" in sentence(found) and "were corrupt" in sentence(found)
-    assert "as prefill wrote" not in sentence(found)
+    assert "matched what prefill wrote" not in sentence(found)
 
 
 def test_nothing_compared_is_said(made: SimpleNamespace) -> None:

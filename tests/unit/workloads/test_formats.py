@@ -194,7 +194,7 @@ LONG = b"".join(json.dumps({**HASHED, "timestamp": n}).encode() + b"\n" for n in
         (rows(HASHED, {**HASHED, "hash_runs": [[4, 9]]}), "t:2", "9 blocks for 32 input tokens"),
         (rows(HASHED, {**HASHED, "hash_runs": [[4, 0]]}), "t:2", "run of 0 ids"),
         (rows(HASHED, {**HASHED, "hash_runs": [[2**63 - 2, 2]]}), "t:2", "run of 2 ids"),
-        (rows(HASHED, {**HASHED, "session": 3}), "t:2", "in some lines only"),
+        (rows(HASHED, {**HASHED, "session": 3}), "t:2", 'only some lines have "session"'),
         (rows({**HASHED, "timestamp": None}), "t:1", "Expected `float`"),
         (text(json.dumps(HASHED) + "\n" + '{"timestamp": NaN}\n'), "t:2", "not JSON"),
         (text(json.dumps(HASHED) + "\n" + json.dumps(HASHED)[:30]), "t:2", "torn"),

@@ -453,9 +453,9 @@ def test_a_coarsened_workload_counts_in_blocks() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"profile": "heavy"}, "no profile is called 'heavy'"),
+        ({"profile": "heavy"}, "unknown profile 'heavy'"),
         ({"steps": 0}, "steps = 0"),
-        ({"context_tokens": 1000}, "no whole number of blocks"),
+        ({"context_tokens": 1000}, "context_tokens"),
         ({"granule_tokens": 48}, "do not divide 64"),
         ({"granule_tokens": 0}, "granule_tokens = 0"),
         ({"select_blocks": 2}, "sinks and window are 3"),

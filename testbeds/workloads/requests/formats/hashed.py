@@ -49,7 +49,9 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
         if with_sessions is None:
             with_sessions = row.session is not None
         elif with_sessions != (row.session is not None):
-            raise BadInput('"session" is in some lines only', where, "give it in all or in none")
+            raise BadInput(
+                'only some lines have "session"', where, "give it in all lines or in none"
+            )
         columns.add(
             where,
             row.timestamp / per_s,

@@ -109,7 +109,7 @@ def run(
         Path, typer.Argument(metavar="RUN", help="a recorded run's folder, or its decisions.log")
     ],
     preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="the chip, or a TOML file of one")
+        str, typer.Option("--preset", metavar="NAME", help="chip preset, or a TOML file of one")
     ] = "asic_7nm",
     closed: Annotated[
         bool, typer.Option("--closed-loop", help="let the core decide again, in the chip's time")
@@ -118,7 +118,9 @@ def run(
         str, typer.Option("--storage", metavar="DRIVE", help="replace the preset's drives")
     ] = "",
     changes: SetOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="of random draws, such as read retries")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="seed of random draws, such as read retries")
+    ] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="folder for chip-run.json")] = None,
     form: FormatOption = Format.text,
 ) -> None:
@@ -155,7 +157,7 @@ def _value(name: str, text: str) -> float:
         raise BadInput(
             f"{text!r} is not a number",
             f"--set {name}",
-            "give one, in the unit that `offstage asic presets NAME` shows",
+            "give a number in the unit that `offstage asic presets NAME` shows",
         ) from None
 
 
@@ -163,9 +165,12 @@ def _value(name: str, text: str) -> float:
 def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="a sweep's TOML file")],
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("asic-out"),
-    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one per core")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+        str,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
+        ),
     ] = "",
     form: FormatOption = Format.text,
 ) -> None:

@@ -38,8 +38,8 @@ OutOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option("--page", callback=writable, help="also write the report")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 where an aim is missed")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="fixes what is asked, in order")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 if an aim is missed")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="seed of the requests")]
 
 
 def register(app: typer.Typer) -> None:
@@ -56,17 +56,17 @@ def about() -> None:
 def storage(
     file: Annotated[
         Path,
-        typer.Option("--file", help="read this; made (2 GiB) and removed where it does not exist"),
+        typer.Option("--file", help="file to read; if missing, created (2 GiB) and removed"),
     ] = Path("offstage-bench.tmp"),
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
-    scale: Annotated[float, typer.Option("--scale", help="share of the reads: a quick look")] = 1.0,
+    scale: Annotated[float, typer.Option("--scale", help="share of the reads to do")] = 1.0,
     seed: SeedOption = 1,
     backend: Annotated[
         Backend,
-        typer.Option("--backend", help="io_uring against fio, or spdk against its own perf"),
+        typer.Option("--backend", help="io_uring against fio, or spdk against spdk_nvme_perf"),
     ] = Backend.io_uring,
     target: Annotated[
-        str, typer.Option("--target", help="spdk: its nvmf_tgt, which the bench starts")
+        str, typer.Option("--target", help="spdk: the nvmf_tgt that the bench starts")
     ] = "nvmf_tgt",
     out: OutOption = None,
     strict: StrictOption = False,
@@ -96,7 +96,7 @@ def fabric(
     links: Annotated[
         str,
         typer.Option(
-            "--links", help="instead: these fabrics, or `all`, each against its own floor"
+            "--links", help="measure these fabrics instead, or `all`, each against its reference"
         ),
     ] = "",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each link")] = 9,
@@ -155,9 +155,9 @@ def qos(
 
 @bench.command()
 def tenants(
-    seconds: Annotated[float, typer.Option("--seconds", help="of each phase")] = 3.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="length of each phase")] = 3.0,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="where the store lies meanwhile: 1 GiB")
+        Path | None, typer.Option("--folder", help="folder for the store: 1 GiB")
     ] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -178,10 +178,12 @@ def tenants(
 
 @bench.command()
 def soak(
-    seconds: Annotated[float, typer.Option("--seconds", help="with everybody at work")] = 600.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="length of the run with all processes")
+    ] = 600.0,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", help="where the store lies meanwhile: 192 MiB; default: /tmp"),
+        typer.Option("--folder", help="folder for the store: 192 MiB; default: /tmp"),
     ] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -200,23 +202,26 @@ def soak(
 @bench.command()
 def pod(
     folder: Annotated[
-        Path, typer.Option("--folder", help="where stores and logs lie: 1 to 2 GiB; they stay")
+        Path,
+        typer.Option("--folder", help="folder for stores and logs: 1 to 2 GiB, kept after the run"),
     ] = Path("offstage-bench-pod"),
     faults: Annotated[
-        str, typer.Option("--faults", help="of death, stop, join, drain, etcd, quorum")
+        str,
+        typer.Option("--faults", help="which of death, stop, join, drain, etcd, quorum to inject"),
     ] = "death,stop,join,drain,etcd,quorum",
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="instead: its requests, with drawn faults")
+        Path | None, typer.Option("--trace", help="replay this trace instead, with random faults")
     ] = None,
     time_unit: TimeUnitOption = None,
-    begin: Annotated[str, typer.Option("--begin", help="from when on in the trace")] = "0s",
-    span: Annotated[str, typer.Option("--span", help="how much of the trace's time")] = "1h",
+    begin: Annotated[str, typer.Option("--begin", help="start time in the trace")] = "0s",
+    span: Annotated[str, typer.Option("--span", help="length of the part of the trace")] = "1h",
     seconds: Annotated[
-        float | None, typer.Option("--seconds", help="of each phase (20), or of the trace (600)")
+        float | None,
+        typer.Option("--seconds", help="length of each phase (20), or of the replay (600)"),
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", help="requests a second in a phase")] = 20.0,
+    rate: Annotated[float, typer.Option("--rate", help="requests per second in a phase")] = 20.0,
     fetch_deadline: Annotated[
-        str, typer.Option("--fetch-deadline", help="what a host waits for one member")
+        str, typer.Option("--fetch-deadline", help="the longest that a host waits for one member")
     ] = "500ms",
     page: PageOption = None,
     seed: SeedOption = 1,
@@ -254,15 +259,15 @@ def pod(
 @bench.command()
 def l2(
     program: Annotated[Path, typer.Option("--lmcache", help="LMCache's program lmcache")],
-    size: Annotated[int, typer.Option("--size", min=4, max=1 << 17, help="KiB of an object")] = 512,
+    size: Annotated[int, typer.Option("--size", min=4, max=1 << 17, help="KiB per object")] = 512,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, max=256, help="objects at once")
+        int, typer.Option("--in-flight", min=1, max=256, help="objects in flight at once")
     ] = 16,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="of each turn")] = 20,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="of each adapter")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="rounds in each turn")] = 20,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="turns of each adapter")] = 3,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", help="where objects lie meanwhile: 1 GiB; default: /tmp"),
+        typer.Option("--folder", help="folder for the objects: 1 GiB; default: /tmp"),
     ] = None,
     out: OutOption = None,
     strict: StrictOption = False,
@@ -296,18 +301,26 @@ def l2(
 def schedule(
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
     time_unit: TimeUnitOption = None,
-    requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 300,
+    requests: Annotated[
+        int, typer.Option("--requests", min=2, help="requests to take from the trace")
+    ] = 300,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, max=86_400, help="in which they come")
+        float,
+        typer.Option("--seconds", min=1, max=86_400, help="time over which the requests arrive"),
     ] = 60.0,
     saturated: Annotated[
-        float, typer.Option("--saturated", min=1, max=1e6, help="times as fast, once more")
+        float,
+        typer.Option("--saturated", min=1, max=1e6, help="speed of the second, saturated replay"),
     ] = 8.0,
     kept: Annotated[
-        int, typer.Option("--kept", min=0, max=1 << 20, help="blocks of 512 tokens a host keeps")
+        int,
+        typer.Option("--kept", min=0, max=1 << 20, help="blocks of 512 tokens that a host keeps"),
     ] = 1024,
     folder: Annotated[
-        Path, typer.Option("--folder", help="stores and logs until the next run: 1 to 2 GiB")
+        Path,
+        typer.Option(
+            "--folder", help="folder for stores and logs: 1 to 2 GiB, kept until the next run"
+        ),
     ] = Path("offstage-bench-schedule"),
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -340,16 +353,21 @@ def schedule(
 
 @bench.command()
 def engine(
-    python: Annotated[Path, typer.Option("--python", help="of the environment that has vLLM")],
+    python: Annotated[Path, typer.Option("--python", help="Python that has vLLM")],
     model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
     time_unit: TimeUnitOption = None,
-    requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 40,
+    requests: Annotated[
+        int, typer.Option("--requests", min=2, help="requests to take from the trace")
+    ] = 40,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="in which they come, in each round")
+        float,
+        typer.Option("--seconds", min=0.1, help="time over which the requests of a round arrive"),
     ] = 30.0,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each arm")] = 3,
-    context: Annotated[int, typer.Option("--context", min=128, help="of the model")] = 8192,
+    context: Annotated[
+        int, typer.Option("--context", min=128, help="context length of the model")
+    ] = 8192,
     backend: Annotated[str, typer.Option("--backend", help="the daemon's storage")] = "io_uring",
     disaggregated: Annotated[
         bool, typer.Option("--disaggregated", help="one engine prefills, another decodes")
@@ -396,16 +414,18 @@ def codec(
         typer.Option(
             "--models",
             envvar="OFFSTAGE_MODELS",
-            help="folder of models and dev1.txt; without: synthetic KV alone",
+            help="folder of models and dev1.txt; default: synthetic KV only",
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", min=64, help="how many tokens each model reads")
+        int, typer.Option("--tokens", min=64, help="tokens that each model reads")
     ] = 4096,
     table: Annotated[
         Path | None,
         typer.Option(
-            "--table", callback=writable, help="write the ratios as the chip model reads them"
+            "--table",
+            callback=writable,
+            help="write the ratios in the form that the chip model reads",
         ),
     ] = None,
     seed: SeedOption = 1,
@@ -431,7 +451,7 @@ def codec(
 @bench.command()
 def asic(
     requests: Annotated[
-        int, typer.Option("--requests", min=1000, help="of the run whose memory is looked at")
+        int, typer.Option("--requests", min=1000, help="requests of the run that measures memory")
     ] = 2_000_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
     seed: SeedOption = 1,

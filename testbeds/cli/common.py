@@ -56,21 +56,23 @@ class Kernel(StrEnum):
 
 DeviceOption = Annotated[
     str,
-    typer.Option("--device", help="of KV and kernel: cpu, or for torch and triton such as cuda:0"),
+    typer.Option(
+        "--device", help="device of KV and kernel: cpu, or such as cuda:0 for torch and triton"
+    ),
 ]
 DecodeCostOption = Annotated[
     Path | None,
-    typer.Option("--decode-cost", help="the GPU's own time as `host calibrate` measured it"),
+    typer.Option("--decode-cost", help="compute time of the GPU, as measured by `host calibrate`"),
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="text for people, json for programs")
+    Format, typer.Option("--format", help="output format: text for people, json for programs")
 ]
 EndpointOption = Annotated[
     str,
     typer.Option(
         "--endpoint",
         envvar="OFFSTAGE_DAEMON_ENDPOINT",
-        help="the daemon: its control socket, or a name of your daemons.toml",
+        help="the daemon: its control socket, or a name from your daemons.toml",
     ),
 ]
 CurveOption = Annotated[
@@ -78,7 +80,7 @@ CurveOption = Annotated[
     typer.Option(
         "--curve-dir",
         envvar="OFFSTAGE_CLIENT_CURVE_DIR",
-        help="server.key and client.key_secret, for CURVE",
+        help="folder of server.key and client.key_secret, for CURVE",
     ),
 ]
 OperatorSecretOption = Annotated[
@@ -86,21 +88,19 @@ OperatorSecretOption = Annotated[
     typer.Option(
         "--secret",
         envvar="OFFSTAGE_OPERATOR_SECRET",
-        help="file with the operator's secret; default: as the daemon left it for this user",
+        help="file with the operator's secret; default: the one that the daemon left for this user",
     ),
 ]
 TimeUnitOption = Annotated[
     str | None,
-    typer.Option(
-        "--time-unit", metavar="UNIT", help="what the trace's times are in: s, ms, us or ns"
-    ),
+    typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: s, ms, us or ns"),
 ]
 RuntimeDirOption = Annotated[
     Path | None,
     typer.Option(
         "--runtime-dir",
         envvar="OFFSTAGE_DAEMON_RUNTIME_DIR",
-        help="where the daemon left its secrets; default: as the daemon chooses it",
+        help="the daemon's runtime folder with its secrets; default: the daemon's default",
     ),
 ]
 
@@ -211,7 +211,7 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise BadInput(f"{setting!r} is no setting", "command line", "write KEY=VALUE")
+            raise BadInput(f"{setting!r} is not a setting", "command line", "write KEY=VALUE")
         chosen[key.strip()] = value.strip()
     return chosen
 

@@ -43,7 +43,7 @@ def compare(
         int, typer.Option("--samples", min=1, max=10_000, help="draws per interval")
     ] = 32,
     quick: Annotated[
-        bool, typer.Option("--quick", help="few draws; no sensitivity, load and isolation")
+        bool, typer.Option("--quick", help="few draws, without sensitivity, load and isolation")
     ] = False,
     calibration: Annotated[
         Path | None,

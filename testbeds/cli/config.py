@@ -32,7 +32,7 @@ def about() -> None:
 def show(
     file: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
+        list[str] | None, typer.Option("--set", help="section.key=value; may be repeated")
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:

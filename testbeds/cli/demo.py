@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 TraceOption = Annotated[
     Path | None,
-    typer.Option("--trace", help="a trace of requests, any format; default: generated"),
+    typer.Option("--trace", help="request trace in any known format; default: generated requests"),
 ]
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
@@ -53,21 +53,24 @@ StorageOption = Annotated[
     typer.Option("--storage", help="this machine's disk, a modelled gen-5 drive, or both"),
 ]
 TimeOption = Annotated[
-    str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 25ms")
+    str | None,
+    typer.Option("--time-per-token", help="compute time of the GPU per token; default: 25ms"),
 ]
 StepsOption = Annotated[
     int | None, typer.Option("--steps", help="decode steps per session; default: 300")
 ]
 SessionsOption = Annotated[
-    int | None, typer.Option("--sessions", help="that decode, 1 to 64; default: 4")
+    int | None, typer.Option("--sessions", help="sessions that decode, 1 to 64; default: 4")
 ]
 ContextOption = Annotated[
     int | None,
-    typer.Option("--context-tokens", help="of each session, 4,096 to 131,072; default: 131,072"),
+    typer.Option(
+        "--context-tokens", help="context of each session, 4,096 to 131,072; default: 131,072"
+    ),
 ]
 PoolOption = Annotated[
     float,
-    typer.Option("--pool", help="blocks of a layer that stay in HBM, over those selected; 0: none"),
+    typer.Option("--pool", help="size of the HBM pool, over a layer's selection; 0: none"),
 ]
 WarmUpOption = Annotated[
     bool,
@@ -75,17 +78,22 @@ WarmUpOption = Annotated[
         "--warm-up/--no-warm-up", help="predict first steps from the prefill's last windows"
     ),
 ]
-KernelOption = Annotated[Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")]
+KernelOption = Annotated[
+    Kernel, typer.Option("--kernel", help="attention kernel; triton needs a GPU")
+]
 KeepOption = Annotated[
     bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
 ]
 AheadOption = Annotated[
-    bool, typer.Option("--layer-ahead", help="the fullest run again, fetching a layer ahead")
+    bool,
+    typer.Option(
+        "--layer-ahead", help="repeat the run with the most prefetchers, fetching a layer ahead"
+    ),
 ]
 BaselineOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--baseline", help="also without a DPU: g2 (host memory), g3 (drive); may be repeated"
+        "--baseline", help="also run without a DPU: g2 (host memory), g3 (drive); may be repeated"
     ),
 ]
 
@@ -94,7 +102,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the workload")] = 1,
     quick: QuickOption = False,
     storage: StorageOption = StorageChoice.both,
     time_per_token: TimeOption = None,

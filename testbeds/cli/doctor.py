@@ -48,14 +48,14 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     folder: Annotated[
-        Path, typer.Option("--out", help="where stores would be written: its disk is looked at")
+        Path, typer.Option("--out", help="folder for stores, whose disk is checked")
     ] = Path(),
     fix: Annotated[
         bool, typer.Option("--fix", help="reserve huge pages and load modules, as root")
     ] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Look at this machine: what Offstage can use here, and the command that adds what is missing.
+    """Check this machine: what Offstage can use, and the commands that add what is missing.
 
     A check is ok, missing (not used, or slower) or needed. Exit code 1 where something is needed,
     or a step of --fix failed.

@@ -59,7 +59,7 @@ RecordOption = Annotated[
     Path | None, typer.Option("--record", help="write ledger records and decision log here")
 ]
 SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
+    list[str] | None, typer.Option("--set", help="section.key=value; may be repeated")
 ]
 ReadyOption = Annotated[
     int | None, typer.Option("--ready-fd", help="write the ready line to this descriptor too")
@@ -78,13 +78,13 @@ DilationOption = Annotated[
 PodOption = Annotated[
     str | None, typer.Option("--pod", help="the pod's map: etcd:HOST:PORT,... or a .toml file")
 ]
-PodNameOption = Annotated[str | None, typer.Option("--pod-name", help="of this daemon in the pod")]
+PodNameOption = Annotated[
+    str | None, typer.Option("--pod-name", help="name of this daemon in the pod")
+]
 WeightOption = Annotated[
-    int | None, typer.Option("--weight", help="its share against the other members'")
+    int | None, typer.Option("--weight", help="its share relative to the other members")
 ]
-ZoneOption = Annotated[
-    str | None, typer.Option("--zone", help="what fails together with it: a rack")
-]
+ZoneOption = Annotated[str | None, typer.Option("--zone", help="failure domain, such as a rack")]
 
 
 @dpu.command()
@@ -150,7 +150,7 @@ def status(
     curve_dir: CurveOption = None,
     secret: OperatorSecretOption = None,
     watch: Annotated[
-        str, typer.Option("--watch", help="one line every so often, such as 1s, until Ctrl-C")
+        str, typer.Option("--watch", help="print a line at this interval, such as 1s, until Ctrl-C")
     ] = "",
     count: Annotated[
         int, typer.Option("--count", min=0, help="with --watch: number of lines; 0: no limit")
@@ -186,7 +186,9 @@ def _interval(watch: str, count: int) -> float:
 
 @dpu.command()
 def ledger(
-    tenant: Annotated[str, typer.Argument(help="a tenant's name; none: all together")] = "",
+    tenant: Annotated[
+        str, typer.Argument(help="a tenant's name; default: all tenants together")
+    ] = "",
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
@@ -252,7 +254,9 @@ def storage_move(
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
     secret: OperatorSecretOption = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="until the move has ended")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="wait until the move has ended")
+    ] = True,
     form: FormatOption = Format.text,
 ) -> None:
     """Move all blocks of the running daemon to another storage, while hosts go on.
@@ -280,9 +284,9 @@ def storage_move(
 
 @fabric.command("add")
 def fabric_add(
-    name: Annotated[Fabric, typer.Argument(help="what hosts may attach over from now on")],
+    name: Annotated[Fabric, typer.Argument(help="fabric that hosts may attach over from now on")],
     listen: Annotated[
-        str, typer.Option("--listen", help="zmq: where; default: as the configuration says")
+        str, typer.Option("--listen", help="zmq: address; default: as configured")
     ] = "",
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
@@ -299,7 +303,7 @@ def fabric_add(
 
 @fabric.command("remove")
 def fabric_remove(
-    name: Annotated[Fabric, typer.Argument(help="what no more hosts attach over")],
+    name: Annotated[Fabric, typer.Argument(help="fabric that no further host may attach over")],
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
@@ -333,7 +337,7 @@ def drain(
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
     secret: OperatorSecretOption = None,
-    timeout: Annotated[str, typer.Option("--timeout", help="such as 30s")] = "30s",
+    timeout: Annotated[str, typer.Option("--timeout", help="time limit, such as 30s")] = "30s",
     form: FormatOption = Format.text,
 ) -> None:
     """Take no new work and write back what is only in memory; reads go on.
@@ -351,7 +355,7 @@ def drain(
         "drained" if done.drained else f"{done.dirty_blocks} blocks are still only in memory",
     )
     if not done.drained:
-        raise RunFailed("the timeout came first", endpoint, "give a longer --timeout")
+        raise RunFailed("the drain did not end in time", endpoint, "give a longer --timeout")
 
 
 @dpu.command()
@@ -370,8 +374,8 @@ def undrain(
 
 @dpu.command()
 def dismiss(
-    host: Annotated[str, typer.Argument(help="its name, as dpu status shows it")],
-    tenant: Annotated[str, typer.Option("--tenant", help="whose host it is")] = "default",
+    host: Annotated[str, typer.Argument(help="name of the host, as dpu status shows it")],
+    tenant: Annotated[str, typer.Option("--tenant", help="tenant of the host")] = "default",
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
@@ -392,12 +396,15 @@ def dismiss(
 def purge(
     tenant: Annotated[str, typer.Argument(help="a tenant's name")],
     keep: Annotated[
-        str, typer.Option("--keep", help="until the store holds so much of it, such as 10GiB")
+        str,
+        typer.Option(
+            "--keep", help="stop when the store has at most this much of it, such as 10GiB"
+        ),
     ] = "",
     blocks: Annotated[
-        int | None, typer.Option("--blocks", min=0, help="or this many blocks of it")
+        int | None, typer.Option("--blocks", min=0, help="stop at this many of its blocks")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="or nothing archived")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="drop everything archived")] = False,
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
@@ -413,7 +420,7 @@ def purge(
 
     if (keep != "") + (blocks is not None) + everything != 1:
         raise BadInput(
-            "it is not said how much is to go",
+            "no bound is given",
             "dpu purge",
             "give one of --keep SIZE, --blocks N and --all",
         )
@@ -427,7 +434,7 @@ def purge(
         f"{result['chunks']} chunks, {result['blocks']} blocks, {result['bytes']} B of the store",
     )
     if result["more"] or result["marking"]:
-        raise RunFailed("it has not ended yet", tenant, "give the same command again")
+        raise RunFailed("the purge has not ended yet", tenant, "give the same command again")
 
 
 @dpu.command()
@@ -458,8 +465,8 @@ def replay(
 
 @dpu.command()
 def erase(
-    path: Annotated[str, typer.Argument(help="transport ids, as storage.path has them")],
-    yes: Annotated[bool, typer.Option("--yes", help="lose what the drives carry")] = False,
+    path: Annotated[str, typer.Argument(help="transport ids, as in storage.path")],
+    yes: Annotated[bool, typer.Option("--yes", help="erase the contents of the drives")] = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Give every block of SPDK's drives back to them and overwrite their heads, for a new store.
@@ -485,7 +492,7 @@ def store(
     emit({**result, "wrong": wrong}, form, table({**result, "wrong": wrong}))
     if wrong:
         raise RunFailed(
-            f"{len(wrong)} things are not whole ({wrong[0]})",
+            f"{len(wrong)} parts are damaged ({wrong[0]})",
             str(file),
             "a daemon serves the rest and counts these as misses",
         )

@@ -68,47 +68,54 @@ def about() -> None:
 
 
 TenantOption = Annotated[
-    str, typer.Option("--tenant", help="whose blocks; none: as daemons.toml says, or default")
+    str,
+    typer.Option(
+        "--tenant", help="tenant that owns the blocks; default: from daemons.toml, or default"
+    ),
 ]
 SecretOption = Annotated[
     Path | None,
     typer.Option(
         "--secret",
-        help="file with the tenant's secret; default: as the daemon left it for this user",
+        help="file with the tenant's secret; default: the one that the daemon left for this user",
     ),
 ]
 FabricOption = Annotated[
     FabricName,
-    typer.Option(
-        "--fabric", help="shm on one machine, verbs: RDMA, nixl: its library, zmq anywhere"
-    ),
+    typer.Option("--fabric", help="shm on one machine; verbs and nixl over RDMA; zmq anywhere"),
 ]
 RdmaOption = Annotated[
-    str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
+    str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each is optional")
 ]
 TimeoutOption = Annotated[
-    str, typer.Option("--timeout", help="how long the daemon may take for an answer")
+    str, typer.Option("--timeout", help="time limit for an answer of the daemon")
 ]
 GeometryOption = Annotated[
-    str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
+    str,
+    typer.Option("--geometry", help="model that the KV belongs to; must fit the daemon's blocks"),
 ]
 TraceOption = Annotated[
-    Path | None, typer.Option("--trace", help="a trace of requests, any format; default: generated")
+    Path | None,
+    typer.Option("--trace", help="request trace in any known format; default: generated requests"),
 ]
 ContextOption = Annotated[
     int | None,
-    typer.Option("--context-tokens", help="default: 131,072; with --model all of the text"),
+    typer.Option(
+        "--context-tokens", help="context length; default: 131,072; with --model the whole text"
+    ),
 ]
 StepsOption = Annotated[
     int | None,
     typer.Option("--steps", help="decode steps per session; default: 300, with --model 128"),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="fixes the workload")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed of the workload")]
 KernelOption = Annotated[
-    Kernel | None, typer.Option("--kernel", help="default: numpy, with --model torch")
+    Kernel | None,
+    typer.Option("--kernel", help="attention kernel; default: numpy, with --model torch"),
 ]
 TimeOption = Annotated[
-    str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 20ms")
+    str | None,
+    typer.Option("--time-per-token", help="compute time of the GPU per token; default: 20ms"),
 ]
 GranuleOption = Annotated[
     int,
@@ -136,7 +143,7 @@ def run(
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[int, typer.Option("--sessions", help="that decode, 1 to 64")] = 4,
+    sessions: Annotated[int, typer.Option("--sessions", help="sessions that decode, 1 to 64")] = 4,
     context_tokens: ContextOption = None,
     steps: StepsOption = None,
     seed: SeedOption = 1,

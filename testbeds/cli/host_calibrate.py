@@ -20,30 +20,32 @@ __all__ = ["calibrate"]
 def calibrate(
     out: Annotated[Path, typer.Option("--out", callback=writable, help="the file to write")],
     geometry: Annotated[
-        str, typer.Option("--geometry", help="whose layer: KV, and widths where they are known")
+        str, typer.Option("--geometry", help="model of the layer: its KV, and its widths if known")
     ] = "llama-3-8b",
     model: Annotated[
         Path | None,
-        typer.Option("--model", help="folder of a model, whose layer it is instead"),
+        typer.Option("--model", help="take the layer of the model in this folder instead"),
     ] = None,
     kernel: Annotated[
-        Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")
+        Kernel, typer.Option("--kernel", help="attention kernel; triton needs a GPU")
     ] = Kernel.torch,
     device: DeviceOption = "cpu",
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="weights; default: float32 on a CPU, bfloat16 on a GPU"),
+        typer.Option(
+            "--dtype", help="type of the weights; default: float32 on a CPU, bfloat16 on a GPU"
+        ),
     ] = None,
-    batch: Annotated[str, typer.Option("--batch", help="sessions decoded together")] = "1,4,16",
+    batch: Annotated[str, typer.Option("--batch", help="sessions per batch")] = "1,4,16",
     tokens: Annotated[
         str, typer.Option("--tokens", help="tokens that each session attends to")
     ] = "512,2048,8192",
     selector: Annotated[
         str,
-        typer.Option("--selector", help="also what selection takes, by quest, quest8, mean_key"),
+        typer.Option("--selector", help="also time the selection by quest, quest8 or mean_key"),
     ] = "",
     context_tokens: Annotated[
-        int, typer.Option("--context-tokens", help="of each session, for --selector")
+        int, typer.Option("--context-tokens", help="context of each session, for --selector")
     ] = 131_072,
     form: FormatOption = Format.text,
 ) -> None:

@@ -46,28 +46,30 @@ ModelOption = Annotated[
     Path | None, typer.Option("--model", help="folder of a model in Hugging Face's format")
 ]
 TextOption = Annotated[
-    Path | None, typer.Option("--text", help="what the model reads, and goes on with")
+    Path | None, typer.Option("--text", help="text that the model reads and continues")
 ]
 SelectOption = Annotated[
     str,
-    typer.Option("--select-blocks", help="blocks a layer reads in a step; several: 16,64,all"),
+    typer.Option("--select-blocks", help="blocks that a layer reads in a step; several: 16,64,all"),
 ]
-SelectorOption = Annotated[str, typer.Option("--selector", help="quest, quest8, mean_key or mass")]
+SelectorOption = Annotated[
+    str, typer.Option("--selector", help="scorer of blocks: quest, quest8, mean_key or mass")
+]
 PoolRatioOption = Annotated[
-    float, typer.Option("--pool-ratio", help="blocks of the HBM pool over those selected")
+    float, typer.Option("--pool-ratio", help="size of the HBM pool, over the selection")
 ]
 DtypeOption = Annotated[
-    Dtype, typer.Option("--dtype", help="what the model computes in; auto: as it is stored")
+    Dtype, typer.Option("--dtype", help="type of the computation; auto: as stored")
 ]
 GenerateOption = Annotated[
-    bool, typer.Option("--generate", help="the model goes on by itself, not by the text")
+    bool, typer.Option("--generate", help="continue with the model's tokens, not the text's")
 ]
 PredictOption = Annotated[
-    bool, typer.Option("--predict", help="predict each layer's query from the layer before")
+    bool, typer.Option("--predict", help="predict each layer's query from the previous layer")
 ]
 AheadOption = Annotated[
     AheadName,
-    typer.Option("--ahead", help="with --predict: hint it to the tier, or fetch it ahead too"),
+    typer.Option("--ahead", help="with --predict: send hints to the tier, or also fetch ahead"),
 ]
 
 

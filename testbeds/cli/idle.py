@@ -82,20 +82,20 @@ IDLE = (
         "demo",
         ("quick",),
         _all_given("sessions", "context_tokens", "steps"),
-        "with --sessions, --context-tokens and --steps, which are all that it changes",
+        "with --sessions, --context-tokens and --steps: it changes nothing else",
     ),
-    Idle("compare", ("samples",), _few_enough, "with --quick, which draws no more than 6"),
+    Idle("compare", ("samples",), _few_enough, "with --quick, which draws at most 6"),
     Idle(
         "host run",
         ("seed", "sessions", "geometry"),
         _has("model"),
-        "with --model: a model decodes one text, in its own shape",
+        "with --model, which decodes one text in the model's shape",
     ),
     Idle(
         "host run",
         ("trace", "time_unit", "decode_cost", "granule_tokens"),
         _has("model"),
-        "with --model: a model has its own text, takes its own time and reads whole blocks",
+        "with --model, which reads --text in whole blocks and is not paced",
     ),
     Idle(
         "host run",
@@ -110,13 +110,13 @@ IDLE = (
         "pod run",
         ("schedule",),
         _nobody_waits,
-        "where no session waits: give --active N below --sessions",
+        "unless sessions wait: give --active N below --sessions",
     ),
     Idle(
         "pod run",
         ("active",),
         lambda given: given["active"] >= given["sessions"],
-        "where it is not below --sessions: all decode at once anyway",
+        "unless it is below --sessions: all decode at once",
     ),
     Idle(
         "pod drain",
@@ -142,7 +142,7 @@ IDLE = (
             "shared_prefix_tokens",
         ),
         _has("explain"),
-        "with --explain, which measures contexts of its own",
+        "with --explain, which uses fixed contexts",
     ),
     Idle(
         "trace info",
@@ -155,7 +155,7 @@ IDLE = (
             f"trace {verb}",
             ("seed",),
             _reads_as_recorded,
-            "on a trace whose requests are read as they were recorded: none is drawn",
+            "on a recorded trace: nothing is drawn",
         )
         for verb in ("info", "import")
     ),
@@ -163,32 +163,32 @@ IDLE = (
         "trace capture",
         ("temperature", "seed"),
         _is_not("mode", "free", "both"),
-        "with --mode teacher: the text goes on, and nothing is drawn",
+        "with --mode teacher, which decodes the text's tokens",
     ),
     Idle(
         "trace capture",
         ("seed",),
         _lacks("temperature"),
-        "without --temperature: the most likely token is taken, and nothing is drawn",
+        "without --temperature: the most likely token is taken",
     ),
     Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "with --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
-    Idle("bench codec", ("tokens",), _lacks("models"), "without --models: no model reads"),
+    Idle("bench codec", ("tokens",), _lacks("models"), "without --models"),
     Idle(
         "bench pod",
         ("faults", "rate", "strict"),
         _has("trace"),
-        "with --trace, which draws its faults, has its own rate, and no aims",
+        "with --trace, which has random faults, the trace's rate, and no aims",
     ),
     Idle("bench pod", ("begin", "span"), _lacks("trace"), "without --trace"),
-    Idle("host calibrate", ("geometry",), _has("model"), "with --model, whose layer it is"),
+    Idle("host calibrate", ("geometry",), _has("model"), "with --model, which gives the layer"),
     Idle("host calibrate", ("context_tokens",), _lacks("selector"), "without --selector"),
     *(
         Idle(
             f"testbed {verb}",
             ("rate", "delay"),
             _is_not("bed", "netns"),
-            "on another bed than netns",
+            "on a bed other than netns",
         )
         for verb in ("up", "run")
     ),
@@ -197,23 +197,23 @@ IDLE = (
             f"testbed {verb}",
             ("inventory", "dry_run"),
             _is_not("bed", "bluefield"),
-            "on another bed than bluefield",
+            "on a bed other than bluefield",
         )
         for verb in ("up", "run", "down")
     ),
-    Idle("testbed run", ("fabric",), _is_not("bed", "qemu"), "on another bed than qemu"),
+    Idle("testbed run", ("fabric",), _is_not("bed", "qemu"), "on a bed other than qemu"),
     Idle(
         "testbed up",
         ("sessions", "context_tokens", "steps"),
         _is("bed", "qemu"),
-        "on qemu: `run` takes them, and starts a daemon of its own",
+        "on qemu: give them to `run`, which starts a separate daemon",
     ),
     Idle("testbed down", ("out",), _is("bed", "qemu"), "on qemu: there is one pair of guests"),
     *(
-        Idle(words, ("jobs",), _has("cluster"), "with --cluster, whose workers do the work")
+        Idle(words, ("jobs",), _has("cluster"), "with --cluster, which uses its workers")
         for words in ("lab pod", "asic sweep")
     ),
-    Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which has them all"),
+    Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
 )
 """A row for each option without effect; `host run --help` and the like are unchanged."""

@@ -35,7 +35,9 @@ def register(app: typer.Typer) -> None:
 @keys.command()
 def make(
     side: Annotated[Side, typer.Argument(help="server: a daemon's; client: a host's")],
-    folder: Annotated[Path, typer.Argument(help="made where it is missing, private to this user")],
+    folder: Annotated[
+        Path, typer.Argument(help="folder of the keys; created if missing, private to this user")
+    ],
     form: FormatOption = Format.text,
 ) -> None:
     """Make a pair of keys: SIDE.key, which is public, and SIDE.key_secret, mode 0600."""
@@ -44,7 +46,7 @@ def make(
     secret, public = folder / f"{side.value}.key_secret", folder / f"{side.value}.key"
     for path in (secret, public):
         if os.path.lexists(path):
-            raise BadInput("holds a key already", str(path), "use it, or give another folder")
+            raise BadInput("already has a key", str(path), "use it, or give another folder")
     old_mask = os.umask(0o077)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +79,9 @@ def make(
 def add(
     folder: Annotated[Path, typer.Argument(help="the daemon's daemon.curve_dir")],
     key: Annotated[Path, typer.Argument(help="a client's public key: its client.key")],
-    name: Annotated[str, typer.Option("--name", help="as whom; default: its file's")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="name of the client; default: from the file")
+    ] = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Let a client in. A daemon that runs takes the key within a second."""
@@ -85,17 +89,21 @@ def add(
 
     name = name or key.stem
     if not NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name for a key", "--name", "use letters, digits, . _ -")
+        raise BadInput(
+            f"{name!r} is not a valid name for a key", "--name", "use letters, digits, . _ -"
+        )
     if not (folder / "clients").is_dir():
         raise BadInput("has no clients/", str(folder), f"offstage keys make server {folder}")
     try:
         public, secret = zmq.auth.load_certificate(key)
         text = key.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise BadInput(f"is no key ({error})", str(key), "give the client's client.key") from None
+        raise BadInput(
+            f"is not a key ({error})", str(key), "give the client's client.key"
+        ) from None
     if secret is not None:
         raise BadInput(
-            "holds a secret key, which stays with its client",
+            "is a secret key, which stays with its client",
             str(key),
             f"give {key.with_suffix('.key')}",
         )
@@ -111,7 +119,7 @@ def token(
     secret: Annotated[Path, typer.Argument(help="file with a tenant's or the operator's secret")],
     form: FormatOption = Format.text,
 ) -> None:
-    """The bearer token with which the metrics show what is the secret's owner's."""
+    """Print the bearer token that shows the metrics of the secret's owner."""
     from offstage.bindings.private import read_secret
     from offstage.dpu.tenants.tenancy import metrics_token
 

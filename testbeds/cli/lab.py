@@ -35,21 +35,26 @@ SpecArgument = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="folder for the results")]
 SeedOption = Annotated[
-    list[int] | None, typer.Option("--seed", help="in place of the spec's; may be repeated")
+    list[int] | None, typer.Option("--seed", help="seed in place of the spec's; may be repeated")
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a key, such as workload.steps=64"),
 ]
-JobsOption = Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")]
+JobsOption = Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")]
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", metavar="PRESET", help="a preset of the chip model, as --set tier.device=PRESET"
+        "--device",
+        metavar="PRESET",
+        help="preset of the chip model; same as --set tier.device=PRESET",
     ),
 ]
 ClusterOption = Annotated[
-    str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+    str,
+    typer.Option(
+        "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
+    ),
 ]
 
 
@@ -112,7 +117,7 @@ def _refuse_failed(told: Sequence[str], spec: str) -> None:
         raise RunFailed(
             f"failed: {len(told)}; the first is {told[0]}",
             spec,
-            "what did not fail is in the results",
+            "the results include all other points",
         )
 
 
@@ -125,7 +130,7 @@ def bounds(
     jobs: JobsOption = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """Only the bounds of a spec: without prefetch, by a clairvoyant, and by what is predicted.
+    """Compute only the bounds of a spec: without prefetch, clairvoyant, and of predictors.
 
     A later `lab run` into the same folder reuses them.
     """
@@ -152,7 +157,7 @@ def bounds(
 
 @lab.command()
 def policies(form: FormatOption = Format.text) -> None:
-    """Every policy there is: what it uses and where it is from."""
+    """List every policy: what it uses, and its source."""
     from offstage.testbeds.lab.policies.registry import listing
 
     found = listing()

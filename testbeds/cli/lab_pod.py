@@ -24,29 +24,35 @@ __all__ = ["pod", "toml_value", "toml_values"]
 
 def pod(
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="what to run, as a TOML file")
+        Path | None, typer.Argument(metavar="[SPEC]", help="a spec's TOML file")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="as --set trace=FILE")
+        Path | None, typer.Option("--trace", metavar="FILE", help="same as --set trace=FILE")
     ] = None,
     time_unit: TimeUnitOption = None,
     daemons: Annotated[
-        str, typer.Option("--daemons", metavar="N,...", help="as --set daemons=[N, ...]")
+        str, typer.Option("--daemons", metavar="N,...", help="same as --set daemons=[N, ...]")
     ] = "",
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key")
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option("--seed", help="in place of the spec's; may be repeated")
+        list[int] | None,
+        typer.Option("--seed", help="seed in place of the spec's; may be repeated"),
     ] = None,
     beside: Annotated[
         list[Path] | None,
-        typer.Option("--beside", metavar="RUN", help="a run of `pod run --out`; may be repeated"),
+        typer.Option(
+            "--beside", metavar="RUN", help="compare with a run of `pod run --out`; may be repeated"
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("pod-lab"),
-    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+        str,
+        typer.Option(
+            "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
+        ),
     ] = "",
     form: FormatOption = Format.text,
 ) -> None:

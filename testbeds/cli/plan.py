@@ -25,59 +25,73 @@ SpecOption = Annotated[
     Path | None, typer.Argument(metavar="[SPEC]", help="the question as a TOML file")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", help="of the model: fp16, fp8 (default), fp4")
+    str | None,
+    typer.Option("--weights", help="type of the model's weights: fp16, fp8 (default), fp4"),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="TOKENS", help="of each, such as 128K")
+    str | None,
+    typer.Option("--context", metavar="TOKENS", help="context of each session, such as 128K"),
 ]
 PricesOption = Annotated[
     list[Path] | None,
-    typer.Option("--prices", metavar="FILE", help="numbers of your own; again for more"),
+    typer.Option("--prices", metavar="FILE", help="file with your prices; may be repeated"),
 ]
 RunsOption = Annotated[
     list[Path] | None,
-    typer.Option("--from", metavar="RUN", help="inputs of a recorded run, or of a comparison"),
+    typer.Option(
+        "--from", metavar="RUN", help="take inputs from a recorded run, or from a comparison"
+    ),
 ]
 
 
 def plan(
     spec: SpecOption = None,
-    model: Annotated[str | None, typer.Option("--model", help="whose KV; llama-3-70b")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="of KV: fp16, fp8, fp4")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="model that the KV belongs to; default: llama-3-70b"),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="type of the KV: fp16, fp8, fp4")
+    ] = None,
     weights: WeightsOption = None,
-    users: Annotated[int | None, typer.Option("--users", help="sessions at once; 100")] = None,
+    users: Annotated[
+        int | None, typer.Option("--users", help="concurrent sessions; default: 100")
+    ] = None,
     context: ContextOption = None,
     turns: Annotated[
-        int | None, typer.Option("--turns", help="in which a context grows; 10: a tenth is new")
+        int | None,
+        typer.Option("--turns", help="turns over which a context grows; 10: each adds a tenth"),
     ] = None,
     shared: Annotated[
-        float | None, typer.Option("--shared", help="share of a context that all begin with; 0")
+        float | None,
+        typer.Option("--shared", help="share of a context that is a common prefix; default: 0"),
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="h100, h200, b200")] = None,
     dpu: Annotated[str | None, typer.Option("--dpu", help="bluefield3, bluefield4")] = None,
     tiers: Annotated[
-        str | None, typer.Option("--tiers", metavar="NAME,...", help="where KV may wait")
+        str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")
     ] = None,
     prices: PricesOption = None,
     runs: RunsOption = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="curves of a request trace")
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="also plot curves of this request trace"),
     ] = None,
     trace_format: Annotated[
-        str | None, typer.Option("--trace-format", metavar="NAME", help="what the trace is")
+        str | None, typer.Option("--trace-format", metavar="NAME", help="format of the trace")
     ] = None,
     time_unit: TimeUnitOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="only the first N requests of the trace")
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="simulate all of a long trace; up to an hour")
+        bool, typer.Option("--whole", help="simulate the whole of a long trace, for up to an hour")
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="folder for the page")
     ] = None,
     inputs: Annotated[bool, typer.Option("--inputs", help="show every input instead")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="of the draws behind ranges")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws behind ranges")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tier KV should wait in between turns, how much of it, and at what price, with ranges.

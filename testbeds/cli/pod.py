@@ -27,7 +27,7 @@ PlaceArgument = Annotated[str, typer.Argument(help="the map: a .toml file, or et
 NameArgument = Annotated[str, typer.Argument(help="the member's name")]
 RuntimeDirsOption = Annotated[
     Path | None,
-    typer.Option("--runtime-dir", help="holds each daemon's runtime folder, by its name"),
+    typer.Option("--runtime-dir", help="folder of the daemons' runtime folders, by name"),
 ]
 ANSWER_S = 1.0
 CARRY_OUT_S = 30.0
@@ -72,7 +72,7 @@ def status(
     runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Show a pod: members, each one's share of the shards, whether it answers, what all served.
+    """Show a pod: its members, their shares of the shards, whether they answer, what they served.
 
     Exit code 3 where none answers.
     """
@@ -106,18 +106,21 @@ def status(
 def drain(
     place: PlaceArgument,
     name: NameArgument,
-    undo: Annotated[bool, typer.Option("--undo", help="it takes new shards again")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="let it take new shards again")] = False,
     push: Annotated[
-        bool, typer.Option("--push/--no-push", help="bring what is hot or pinned to its new home")
+        bool, typer.Option("--push/--no-push", help="push hot or pinned blocks to their new home")
     ] = True,
     tenant: Annotated[
-        list[str] | None, typer.Option("--tenant", help="whose, one or several; else default")
+        list[str] | None,
+        typer.Option(
+            "--tenant", help="tenant whose blocks are pushed; may be repeated; default: default"
+        ),
     ] = None,
     runtime_dir: RuntimeDirsOption = None,
     fabric: FabricOption = PodFabricName.shm,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member takes no new shards; what is hot or pinned there is pushed to the others.
+    """Drain a member: it takes no new shards, and its hot or pinned blocks are pushed to others.
 
     The rest is read there until it is gone. A member that does not answer is drained all the same,
     and `pushed` says why nothing was.
@@ -155,11 +158,13 @@ def add(
     place: PlaceArgument,
     name: NameArgument,
     endpoint: Annotated[str, typer.Argument(help="its control socket")],
-    weight: Annotated[int, typer.Option("--weight", help="its share against the others'")] = 1,
-    zone: Annotated[str, typer.Option("--zone", help="what fails together with it")] = "",
+    weight: Annotated[
+        int, typer.Option("--weight", help="its share relative to the other members")
+    ] = 1,
+    zone: Annotated[str, typer.Option("--zone", help="failure domain, such as a rack")] = "",
     form: FormatOption = Format.text,
 ) -> None:
-    """A daemon joins; a file that is not there yet is written."""
+    """Add a daemon to the map; a missing file is created."""
     from offstage.bindings.settings import convert
     from offstage.dpu.pod.map import Member, added
 
@@ -174,7 +179,7 @@ def remove(
     name: NameArgument,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member that is known to be dead leaves the map. Refused while its lease holds.
+    """Remove a dead member from the map. Refused while its lease holds.
 
     Make sure that its process has ended: a daemon that is only cut off may still serve by what
     others promised it. A map in a file has no leases: there a running daemon lets its hosts go, and
@@ -199,7 +204,7 @@ def accept(
     place: PlaceArgument,
     form: FormatOption = Format.text,
 ) -> None:
-    """Take a map in doubt as it is: it was put back, or its etcd is another one.
+    """Accept a map in doubt: it was restored, or its etcd is a different one.
 
     Members serve again when they have carried out every deletion that any of them knows."""
     from offstage.dpu.pod.history import accepted
@@ -214,7 +219,7 @@ def purge(
     runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Drop all that is archived of a tenant at every member, under an epoch of its own.
+    """Drop all archived objects of a tenant at every member, under a new epoch.
 
     Members under a lease do it by themselves, and end the tenant's connections for it; the others
     get a request. Exit code 1, with names, where a member has not; 3 where none answers. Repeat to
@@ -272,29 +277,29 @@ def purge(
 def run(
     place: PlaceArgument,
     runtime_dir: RuntimeDirsOption = None,
-    tenant: Annotated[str, typer.Option("--tenant", help="whose blocks")] = "default",
+    tenant: Annotated[str, typer.Option("--tenant", help="owner of the blocks")] = "default",
     fabric: FabricOption = PodFabricName.shm,
-    geometry: Annotated[str, typer.Option("--geometry", help="KV of which model")] = "demo",
+    geometry: Annotated[str, typer.Option("--geometry", help="model of the KV")] = "demo",
     trace: Annotated[
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
     ] = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[int, typer.Option("--sessions", help="of the workload")] = 4,
+    sessions: Annotated[int, typer.Option("--sessions", help="sessions of the workload")] = 4,
     active: Annotated[
-        int, typer.Option("--active", help="sessions that decode at once; 0: all")
+        int, typer.Option("--active", help="sessions that decode concurrently; 0: all")
     ] = 0,
     schedule: Annotated[
         ScheduleName,
-        typer.Option("--schedule", help="who begins next; reuse: who shares most"),
+        typer.Option("--schedule", help="which session begins next; reuse: most shared prefix"),
     ] = ScheduleName.least_loaded,
-    context_tokens: Annotated[int, typer.Option("--context-tokens", help="longest")] = 131_072,
+    context_tokens: Annotated[int, typer.Option("--context-tokens", help="the longest")] = 131_072,
     steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
-    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the workload")] = 1,
     time_per_token: Annotated[
-        str, typer.Option("--time-per-token", help="the GPU's own time")
+        str, typer.Option("--time-per-token", help="compute time of the GPU per token")
     ] = "20ms",
     fetch_deadline: Annotated[
-        str, typer.Option("--fetch-deadline", help="what a fetch may wait for one member")
+        str, typer.Option("--fetch-deadline", help="the longest that a fetch waits for one member")
     ] = "1s",
     out: Annotated[Path | None, typer.Option("--out", help="folder for pod.json")] = None,
     form: FormatOption = Format.text,

@@ -57,7 +57,7 @@ def report(
         list[str] | None,
         typer.Option(
             "--figure",
-            help="to compare; may be repeated; default: non-trivial hits, "
+            help="figure to compare; may be repeated; default: non-trivial hits, "
             "reads per demand, mean stall",
         ),
     ] = None,

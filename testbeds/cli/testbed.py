@@ -38,28 +38,31 @@ ABOUT = {
     "pod": "one machine: four daemons that are one tier, and three members of etcd with their map",
     "qemu": "an x86 guest and an aarch64 one, emulated, on a virtual network",
 }
-BedArgument = Annotated[Bed, typer.Argument(help="which, as `testbed list` describes them")]
+BedArgument = Annotated[Bed, typer.Argument(help="testbed, as listed by `testbed list`")]
 OutOption = Annotated[
-    Path, typer.Option("--out", help="folder that the guests share, and for drive and store")
+    Path, typer.Option("--out", help="folder for drive and store, shared with the guests")
 ]
-SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16, help="1 to 16")]
+SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16, help="sessions, 1 to 16")]
 ContextOption = Annotated[
-    int, typer.Option("--context-tokens", min=4096, max=131_072, help="of each, 4,096 to 131,072")
+    int,
+    typer.Option(
+        "--context-tokens", min=4096, max=131_072, help="context of each session, 4,096 to 131,072"
+    ),
 ]
 StepsOption = Annotated[
     int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
 ]
 RateOption = Annotated[
-    str, typer.Option("--rate", help="netns: the link's, as tc takes it, such as 10gbit")
+    str, typer.Option("--rate", help="netns: rate of the link, in tc syntax, such as 10gbit")
 ]
 InventoryOption = Annotated[
-    Path | None, typer.Option("--inventory", help="bluefield: the file that names the DPU")
+    Path | None, typer.Option("--inventory", help="bluefield: file that names the DPU")
 ]
 DryOption = Annotated[
-    bool, typer.Option("--dry-run", help="bluefield: print every command, and run none")
+    bool, typer.Option("--dry-run", help="bluefield: print every command without running it")
 ]
 DelayOption = Annotated[
-    str, typer.Option("--delay", help="netns: of each packet, such as 50us; needs netem")
+    str, typer.Option("--delay", help="netns: delay of each packet, such as 50us; needs netem")
 ]
 OUT = Path("testbed-out")
 
@@ -133,7 +136,8 @@ def run(
     context_tokens: ContextOption = 4096,
     steps: StepsOption = 8,
     fabric: Annotated[
-        LinkFabric, typer.Option("--fabric", help="qemu: zmq, or verbs over the guests' soft RDMA")
+        LinkFabric,
+        typer.Option("--fabric", help="qemu: zmq, or verbs over soft RDMA in the guests"),
     ] = LinkFabric.zmq,
     rate: RateOption = "",
     delay: DelayOption = "",

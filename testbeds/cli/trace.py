@@ -16,7 +16,7 @@ __all__ = ["register"]
 TraceFormatOption = Annotated[
     str | None,
     typer.Option(
-        "--trace-format", metavar="NAME", help="what the file is, where its content is not to say"
+        "--trace-format", metavar="NAME", help="format of the file, if its content does not tell"
     ),
 ]
 
@@ -24,7 +24,7 @@ FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="on
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="only the first N requests")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="of formats that are a generator")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed for formats that are generators")]
 
 trace = typer.Typer(no_args_is_help=True, help="Request traces.")
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 @trace.callback()
 def about() -> None:
-    """Request traces: what they hold, and one form for all of them."""
+    """Request traces: their contents, and conversion into one format."""
 
 
 @trace.command()
@@ -51,7 +51,7 @@ def info(
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """What a trace of any known format holds: requests, lengths, rates, sessions and gaps.
+    """Show a trace of any known format: requests, lengths, rates, sessions and gaps.
 
     Where it has blocks: how often they return, and the hits of an ideal cache, LRU and OPT at
     several sizes. Of a file of recorded selections or scores: what it holds and the lab spec that
@@ -81,7 +81,7 @@ def import_trace(
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """Read a trace of any known format and write it in ours.
+    """Convert a trace of any known format into ours.
 
     Several files only where a format has one per session.
     """

@@ -42,34 +42,40 @@ class Device(StrEnum):
 
 def capture(
     model: Annotated[Path, typer.Option("--model", help="folder of a Hugging Face-format model")],
-    text: Annotated[Path, typer.Option("--text", help="what it reads, UTF-8")],
+    text: Annotated[Path, typer.Option("--text", help="text that the model reads, UTF-8")],
     out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("capture.parquet"),
     mode: Annotated[
-        Mode, typer.Option("--mode", help="teacher: the text goes on; free: the model's own tokens")
+        Mode,
+        typer.Option("--mode", help="decode the text's tokens (teacher), or the model's (free)"),
     ] = Mode.both,
     steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 256,
     context_tokens: Annotated[
         int | None,
-        typer.Option("--context-tokens", help="prefilled; default: the text, but for the steps"),
+        typer.Option(
+            "--context-tokens", help="tokens to prefill; default: the text less the steps"
+        ),
     ] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
     prefill_piece: Annotated[
-        int, typer.Option("--prefill-piece", help="tokens fed in at once")
+        int, typer.Option("--prefill-piece", help="tokens per prefill chunk")
     ] = 2048,
     limit_layers: Annotated[
-        str | None, typer.Option("--limit-layers", help="record only these, as 0-3,8")
+        str | None, typer.Option("--limit-layers", help="record only these layers, such as 0-3,8")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="auto: as stored")] = Dtype.auto,
-    device: Annotated[Device, typer.Option("--device", help="where to run it")] = Device.cpu,
+    dtype: Annotated[
+        Dtype, typer.Option("--dtype", help="type of the computation; auto: as stored")
+    ] = Dtype.auto,
+    device: Annotated[Device, typer.Option("--device", help="device of the model")] = Device.cpu,
     draft_model: Annotated[
         Path | None, typer.Option("--draft-model", help="a smaller model that drafts tokens")
     ] = None,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="of free running; 0: the most likely token")
+        float,
+        typer.Option("--temperature", help="temperature of --mode free; 0: the most likely token"),
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws")] = 0,
     threads: Annotated[
-        int | None, typer.Option("--threads", help="of the CPU; default: all cores")
+        int | None, typer.Option("--threads", help="CPU threads; default: all cores")
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:

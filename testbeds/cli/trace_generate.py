@@ -14,7 +14,7 @@ __all__ = ["generate"]
 
 def generate(
     profile: Annotated[
-        str, typer.Option("--profile", help="which layers behave how")
+        str, typer.Option("--profile", help="profile of the layers' behaviour")
     ] = "published-mix",
     explain: Annotated[
         bool, typer.Option("--explain", help="measure the profile against published figures")
@@ -22,20 +22,21 @@ def generate(
     out: Annotated[
         Path | None, typer.Option("--out", help="write a workload in the capture format")
     ] = None,
-    layers: Annotated[int, typer.Option("--layers", help="that store KV")] = 8,
+    layers: Annotated[int, typer.Option("--layers", help="layers that store KV")] = 8,
     context_tokens: Annotated[
-        int, typer.Option("--context-tokens", help="of each session, whole blocks")
+        int, typer.Option("--context-tokens", help="context of each session, a multiple of a block")
     ] = 32768,
     steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 128,
-    sessions: Annotated[int, typer.Option("--sessions", help="that decode")] = 1,
+    sessions: Annotated[int, typer.Option("--sessions", help="sessions that decode")] = 1,
     block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
     turn_steps: Annotated[
-        int | None, typer.Option("--turn-steps", help="a new turn every N steps")
+        int | None, typer.Option("--turn-steps", help="begin a new turn every N steps")
     ] = None,
     shared_prefix_tokens: Annotated[
-        int, typer.Option("--shared-prefix-tokens", help="that all sessions begin with")
+        int,
+        typer.Option("--shared-prefix-tokens", help="tokens of the prefix that all sessions share"),
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
     """Draw a workload from fitted score processes, or measure how well a profile fits.

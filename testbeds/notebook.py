@@ -134,7 +134,7 @@ class Results:
 
     def ledger(self, policy: str = "", columns: Sequence[str] = ()) -> "pa.Table":
         """One row for each session, step and layer of every point, or of `policy`'s; `columns` of
-        the ledger, or all. What the point is stands beside it in columns of its own."""
+        the ledger, or all. Further columns describe the point."""
         import pyarrow as pa
 
         path = self.folder / LEDGER_NAME
@@ -163,7 +163,7 @@ class Results:
     ) -> "Comparison":
         """How much more `policy` (or every policy) has than `against`, at each buffer, paired over
         the same requests; `other`: of that run's points with this run's `against`. BadInput for
-        figures that are none, and for runs over other requests."""
+        unknown figures, and for runs over different requests."""
         if unknown := [name for name in figures if name not in FIGURES]:
             raise BadInput(f"no figure {unknown[0]!r}", "figures", f"choose from {list(FIGURES)}")
         first = sides_of(self.folder)
@@ -242,7 +242,7 @@ def _row(one: PointSummary | Difference) -> dict[str, float | str | None]:
     found: dict[str, float | str | None] = {}
     for field in msgspec.structs.fields(type(one)):
         value = getattr(one, field.name)
-        # One figure has the name of a setting: the share of misses that are the policy's own.
+        # One figure has the name of a setting: the share of misses due to the policy.
         name = "policy_misses" if field.name == "policy" else field.name
         if isinstance(value, PointInfo):
             found |= {key: getattr(value, key) for key in SETTING}

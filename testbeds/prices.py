@@ -121,7 +121,7 @@ class Catalog:
         return [device for device, kind in self.classes.items() if kind == name]
 
     def with_tables(self, tables: Mapping[str, Any], where: str) -> "Catalog":
-        """With single numbers replaced by those of a user's file."""
+        """A copy with single numbers replaced by those of a user's file."""
         for device, table in tables.items():
             check_known(device, self.devices, where, "table")
             for key in table if isinstance(table, dict) else ():

@@ -32,7 +32,7 @@ Swatch = tuple[str, str]
 
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column. `form` writes a value; `left`: names and words; `wrap`: sentences,
+    """One column. `form` formats a value; `left`: names and words; `wrap`: sentences,
     which go on below; `tip` says what the column means; `brief`: a terminal has it too. `short` is
     its title there, where it is another one; a page shows swatch, provenance and `note` beside the
     title."""
@@ -119,7 +119,7 @@ class Table:
         return [_cell(column, value) for column, value in zip(self.columns, given, strict=True)]
 
     def drawn(self) -> Drawn:
-        """For a terminal: no cell is cut, and `cli.folded` goes on below where it is narrow."""
+        """The table for a terminal: no cell is cut; `cli.folded` folds it if that is narrow."""
         shown = [at for at, column in enumerate(self.columns) if column.brief]
         table = Drawn(
             title=self.title or None,

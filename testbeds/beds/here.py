@@ -34,7 +34,7 @@ STOP_S = 120.0
 
 @dataclass(frozen=True)
 class Up:
-    """A running bed. `real`: for each part, what it is."""
+    """A running bed. `real` says of each part whether it is real."""
 
     bed: str
     out: Path

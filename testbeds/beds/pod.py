@@ -102,7 +102,7 @@ def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tup
 
 
 def _shard_tokens(sizes: DaemonSizes) -> int:
-    """An eighth of a context, 512 to 4,096 tokens, so that a short context is spread too."""
+    """An eighth of a context, 512 to 4,096 tokens, so that a short context is spread as well."""
     blocks = min(max(sizes.context_tokens // 8, 512), 4096) // sizes.block_tokens
     return blocks * sizes.block_tokens
 

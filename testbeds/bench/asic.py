@@ -265,7 +265,7 @@ def _requests(chip: Network, mix: dict[str, float], count: int, random: Any) -> 
 def _chip_row(
     name: str, mix: dict[str, float], piece_bytes: int, seed: int, rounds: int
 ) -> ChipFigures:
-    """Of a whole chip; the median of the rounds."""
+    """Figures of a whole chip; the median of the rounds."""
     made = network(read_preset(PRESET), piece_bytes=piece_bytes)
     trace = _requests(made, mix, CHIP_REQUESTS, np.random.default_rng(seed))
     chip = Chip(made, seed=seed, limits=Limits(piece_max=PIECES_MAX, end_max=0))

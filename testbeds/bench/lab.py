@@ -24,7 +24,7 @@ STEPS = 1000
 
 
 class LabFigures(msgspec.Struct, frozen=True):
-    """One point at full scale: what it is, and seconds of one core. `memory_peak_bytes` is that of
+    """One point at full scale: its setting, and seconds of one core. `memory_peak_bytes` is that of
     the whole process so far."""
 
     policy: str

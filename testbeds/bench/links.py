@@ -1,4 +1,4 @@
-"""Every fabric of this machine against its own floor: the part `links` of `offstage bench fabric`.
+"""Every fabric of this machine against its reference: the part `links` of `offstage bench fabric`.
 
 A fabric runs between two processes: a daemon with blocks of one size staged, and a host. Measured
 is one read (latency) and a batch of reads begun together (bandwidth), in turns with the floor:
@@ -6,7 +6,7 @@ is one read (latency) and a batch of reads begun together (bandwidth), in turns 
 * `shm`: one-sided reads, unchecked, against memcpy of as many bytes in C;
 * `nixl` (UCX's own choice, on one machine process_vm_readv) and `nixl-tcp`: the same against a bare
   NIXL loop of the same size and batch between two other processes, over prepared requests;
-* `verbs`: the same against perftest's reads, over the machine's own adapter;
+* `verbs`: the same against perftest's reads, over the machine's adapter;
 * `zmq`: a fetch of staged blocks by message, against a plain ZMQ echo of as many bytes.
 
 And for all a fetch of the batch as a host makes it: looked up, read, checked, from Python. Each

@@ -1,4 +1,4 @@
-"""The floor of the verbs fabric: perftest's own reads of as many bytes between two processes.
+"""The reference of the verbs fabric: perftest's reads of as many bytes between two processes.
 
 perftest is a Debian package; `ib_read_lat` reads one after another, `ib_read_bw` keeps a batch
 in flight.

@@ -32,9 +32,9 @@ LAYERS = 2
 CHUNKS = 32  # of one text
 SELECT = 12
 STEPS = 12
-STEP_S = 0.002  # a host's own work
+STEP_S = 0.002  # time of a host's work
 COMMON = 4  # texts that all hosts of a tenant have
-LAST = 12  # earlier texts of its own that it may choose again
+LAST = 12  # its earlier texts that it may choose again
 TEXTS_PER_LOGIN = 20
 RETRIES_MAX = 2000
 RETRY_S = 0.002
@@ -67,7 +67,7 @@ class HostSaw(msgspec.Struct, frozen=True):
 
 @dataclass
 class Honest:
-    """One host at work; what it counts is that of `HostSaw`."""
+    """One host at work; its counts are the fields of `HostSaw`."""
 
     where: Endpoint
     name: str
@@ -119,7 +119,7 @@ class Honest:
                 board.add(self.name, self.checked - before)
 
     def _choose(self, rng: np.random.Generator) -> int:
-        """A shared text, an earlier one of its own, or a new one."""
+        """A shared text, one of its earlier ones, or a new one."""
         drawn = int(rng.integers(10))
         if drawn < 3:
             return int(rng.integers(COMMON))
@@ -137,7 +137,7 @@ class _Text:
     rng: np.random.Generator
 
     def live(self, text: int) -> None:
-        """From open to close; refusals are in the host's counts."""
+        """Run one session from open to close; refusals are in the host's counts."""
         names = [b"text" + text.to_bytes(8, "big") + i.to_bytes(4, "big") for i in range(CHUNKS)]
         session = self.control.session_open(select_blocks=SELECT)
         try:

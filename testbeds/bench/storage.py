@@ -398,7 +398,7 @@ def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: s
         *more,
     ]
     said, complaint = ask(command, str(file), "run fio", FIO_TIMEOUT_S)
-    said = said[max(said.find(b"{"), 0) :]  # after what it notes
+    said = said[max(said.find(b"{"), 0) :]  # after its log lines
     read = said_json(said, complaint, str(file), "run fio", _Report).jobs[0].read
     found = read.lat_ns.percentile
     return Sample(read.io_bytes * 1e3 / read.runtime, found.p50, found.p99)

@@ -56,7 +56,7 @@ GRANULE_CASES = (
     Case(BLOCK_BYTES + 4 * KIB, 32, 8_192),
     Case(BLOCK_BYTES // GRANULES, 32, 16_384, other_bytes=4 * KIB),
 )
-"""A demo block as it stands on the drive, and one of its four granules with the logical block that
+"""A demo block as stored on the drive, and one of its four granules with the logical block that
 has their checksums: two reads a block."""
 
 

@@ -139,7 +139,7 @@ class Host:
                 self.driver.fetch_end(self.begin(none, scores=True))
 
     def flood_puts(self, stop: Until) -> None:
-        """New blocks without end, which are deleted again."""
+        """Write new blocks and delete them again, until stopped."""
         source = self._rng.integers(0, 256, (PUT_BLOCKS, PAYLOAD_BYTES), np.uint8)
         ordinals = np.arange(PUT_BLOCKS, dtype=np.uint32)
         while not stop.is_set():

@@ -1,7 +1,7 @@
 """A model's attention: access to its queries and keys.
 
 `transformers` lets an attention function be registered by name. The model calls it with queries,
-and with keys and values as they are in the cache, after norms, biases and rotation, for any
+and with keys and values as in the cache, after norms, biases and rotation, for any
 architecture. Our function takes the scores of the last query when they are wanted, and computes
 attention by SDPA. A `Hook` belongs to one model and one thread; `installed` registers it for a
 while.

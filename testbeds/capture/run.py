@@ -57,7 +57,7 @@ class Options:
     dtype: str = "auto"
     device: str = "cpu"
     temperature: float = 0.0
-    """Of free running; 0 takes the most likely token."""
+    """Temperature of free running; 0 takes the most likely token."""
     seed: int = 0
     threads: int | None = None
     """Torch threads on the CPU; None: torch's default."""

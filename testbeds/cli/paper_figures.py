@@ -36,7 +36,7 @@ def files_of(run: Path) -> list[Path]:
 
 
 def figures_of_file(path: Path) -> Sequence[object]:
-    """The figures of the page that was made from the file. BadInput if it is none."""
+    """The figures of the page that was made from the file; BadInput if it is not such a file."""
     from offstage.testbeds.plan.page import JSON_NAME as PLAN
     from offstage.testbeds.report.compare.page import JSON_NAME as COMPARE
 

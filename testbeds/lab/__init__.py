@@ -1,1 +1,1 @@
-"""The prefetch laboratory: experiments in virtual time on the daemon's own decision core."""
+"""The prefetch laboratory: experiments in virtual time on the daemon's decision core."""

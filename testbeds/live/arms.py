@@ -33,7 +33,7 @@ def compare(
     arms: Sequence[Arm] = COMPARED,
 ) -> Summary:
     """Run every arm in turn; the first, without prefetch, is the reference of the others.
-    RunFailed, BadInput: from `drive`, or the daemon is gone. The daemon's own policy is restored
+    RunFailed, BadInput: from `drive`, or the daemon is gone. The daemon's policy is restored
     at the end."""
     with operator.control() as control:
         own = control.policy()

@@ -146,7 +146,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def arrays(self) -> Arrays:
         """The arrays of the HBM pool: the kernel's library on the device. Raises `BadInput` if
-        there is no such kernel or device, `Missing` if a library of either is not installed."""
+        the kernel or device does not exist, `Missing` if a library of either is not installed."""
         kernel(self.kernel)
         arrays = open_arrays(arrays_of(self.kernel), self.device)
         if self.kernel == "triton":

@@ -1,7 +1,7 @@
 """The results of one run over a pod, as data, and their computation: per member and in total.
 
-What each member served is the difference of its own ledger, compared with this host's counts; a
-member that went away has no ledger any more.
+What each member served is the difference of its ledger, compared with this host's counts; a
+member that left has no ledger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class MemberResult(msgspec.Struct, kw_only=True):
     """Demands that it answered."""
     hit_rate: float
     bytes_read: int
-    """From its drive; -1 if the member is gone."""
+    """Bytes read from its drive; -1 if the member is gone."""
     fetch_ms_max: float
     """The longest time of one piece of a fetch, deadlines included."""
     prefetched_blocks: int
@@ -65,7 +65,7 @@ class PodResult(msgspec.Struct, kw_only=True):
     bytes_filled: int
     """Bytes copied to their home from the previous one."""
     filled_share: float
-    """Of the demands since the last change of homes: the share copied to its home."""
+    """The share of the demands since the last change of homes that were copied to their home."""
     least_share: float
     """What any placement moves for that change: the excess is `filled_share` over it."""
     copies_made: int
@@ -77,11 +77,11 @@ class PodResult(msgspec.Struct, kw_only=True):
     prefetched_blocks: int
     shared_chunks: int
     bytes_read: int
-    """From the drives of the members that were reachable."""
+    """Bytes read from the drives of the reachable members."""
     blocks_verified: int
     blocks_corrupt: int
     ends_differ: int
-    """Of all members."""
+    """The sum over all members."""
     pace_overruns: float
     """Share of requests that ended later than on a modelled device, of the member with the
     largest share; -1 if none is modelled, or its counters are not known."""
@@ -100,7 +100,7 @@ class PodResult(msgspec.Struct, kw_only=True):
 
 
 def member_result(one: Joined, ledger: Ledger | None) -> MemberResult:
-    """Of one member; `ledger`: its counts in the run, None if it is gone."""
+    """The figures of one member; `ledger`: its counts in the run, None if it is gone."""
     bytes_read = prefetched = shared = -1
     differ = 0
     state = f"lost: {one.lost}" if one.lost else "served"
@@ -133,7 +133,7 @@ def pod_result(
     done: Counts,
     ledgers: Sequence[Ledger],
 ) -> PodResult:
-    """Of all members; `ledgers`: of those that were reachable."""
+    """The figures of all members; `ledgers`: those of the reachable ones."""
     found = sessions.map
     assert found is not None
     ended, total = record.ended(), Ledger.total(ledgers)

@@ -42,7 +42,7 @@ def run(
     membership: Membership | None = None,
 ) -> PodResult:
     """Prefill what the pod lacks, decode, and compute the figures. `link` gives the tenant and
-    the fabric; its endpoint is each member's own. `membership`: the map to follow during the
+    the fabric; each member has a separate endpoint. `membership`: the map to follow during the
     run; it is closed at the end. BadInput: options, sizes that do not fit, no member reachable."""
     options.check()
     with contextlib.ExitStack() as stack:
@@ -126,7 +126,7 @@ class _Pod:
 
     def look(self, members: list[Joined]) -> None:
         """Marks the start of decoding: figures count from here. A member lost in prefill is not
-        counted any more."""
+        counted."""
         for one in members:
             with contextlib.suppress(OffstageError):
                 self.ledgers[one.member.name] = Ledger.of(one.control.ledger())

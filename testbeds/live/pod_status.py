@@ -27,7 +27,7 @@ class Kept(msgspec.Struct, kw_only=True):
 
 
 class PodReport(Kept, kw_only=True):
-    """Of all daemons that answered; `load_cv` is over those that take new shards."""
+    """The counts of all daemons that answered; `load_cv` is over those that take new shards."""
 
     demands: int
     prefetched_blocks: int
@@ -40,21 +40,21 @@ class PodReport(Kept, kw_only=True):
 
 @dataclass(frozen=True)
 class MemberReport:
-    """Of one daemon, over its tenants."""
+    """The counts of one daemon, over its tenants."""
 
     kept: Kept
     ledger: Ledger
 
 
 def member_report(status: Mapping[str, Any], ledger: Ledger) -> MemberReport:
-    """Of one daemon; `status` as its operator sees it."""
+    """The report of one daemon; `status` as its operator sees it."""
     pods = [one["pod"] for one in status["tenants"]]
     kept = [msgspec.convert(one | {"load_per_s": one["demands_per_s"]}, Kept) for one in pods]
     return MemberReport(_total(kept), Ledger.of(ledger))
 
 
 def pod_report(found: PodMap, seen: Mapping[str, MemberReport]) -> PodReport:
-    """Of all that answered."""
+    """The report of all members that answered."""
     total = Ledger.total(one.ledger for one in seen.values())
     loads = {one.name: seen[one.name].kept.load_per_s for one in found.homes if one.name in seen}
     return PodReport(

@@ -132,13 +132,13 @@ class RunResult(msgspec.Struct, kw_only=True):
     log_diverged_at: int = -1
     """The byte of the decision log at which its replay first decided differently; -1: nowhere."""
     notes: list[Note] = []
-    """Of this run; notes on all runs are in the summary's."""
+    """Notes on this run; notes on all runs are in the summary's."""
     kernel_bytes_per_s: float = 0.0
     """K and V that attention read, over its run time; 0 if not measured."""
     roof_bytes_per_s: float = 0.0
     """Read and written by a copy inside the memory of the HBM pool, measured in the same run."""
     timeline: ShownTick = ShownTick()
-    """Of one tick; empty if none was taken."""
+    """The timeline of one tick; empty if none was recorded."""
     stages: dict[str, StageTimes] = {}
     """The times of a block's stages, by their name; empty if they were not timed."""
     wear: dict[str, float | None] = {}

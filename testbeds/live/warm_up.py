@@ -1,4 +1,4 @@
-"""Predicts a session's first demands: the lab's `warmup`, from the live host's own scores.
+"""Predicts a session's first demands: the lab's `warmup`, from the live host's scores.
 
 The last windows of the prefill, a block of tokens apart, are scored as decode scores: each
 window's query against the blocks written by then. The lab's policy of that name makes guesses
@@ -33,7 +33,7 @@ Guesses = dict[int, NDArray[np.void]]
 def first_guesses(
     options: DemoOptions, workload: Workload, contexts: Mapping[int, Context]
 ) -> Guesses:
-    """Of each session, by its number: `bindings.core.GUESS` `[n]`."""
+    """Guesses by session number: `bindings.core.GUESS` `[n]`."""
     layers = options.geometry.layer_count
     policy = parse("warmup").open(
         Setting(

@@ -3,7 +3,7 @@
 Model: the blocks of a request trace pass through caches of many sizes (`lab/bounds/prefix.py`). LRU
 is exact at every size, from stack distances; OPT is the upper bound of hits; a TTL, second touch
 and class-aware admission (`turns`: single-turn, unshared requests are not admitted) are simulated
-at a few sizes. A write is an admitted block, a hit is a saved prefill, and the trace's own pace
+at a few sizes. A write is an admitted block, a hit is a saved prefill, and the trace's pace
 gives the writes of a day. Years are those of as much flash as the capacity.
 
 Of a trace with tens of millions of accesses only LRU is simulated, which takes half a minute;
@@ -72,7 +72,7 @@ class Curves(msgspec.Struct, kw_only=True):
     """The least LRU capacity with 90 % of the hits of an infinite cache."""
     reuse: list[tuple[float, float]] = []
     kept: dict[str, list[CurvePoint]] = {}
-    """By method of keeping: lru, opt, ..."""
+    """Points by eviction method: lru, opt, ..."""
 
 
 def from_trace(
@@ -123,7 +123,7 @@ def from_trace(
 
 
 class _Years:
-    """From counts of blocks to bytes a day, and years of flash of that capacity."""
+    """Converts counts of blocks to bytes per day, and to years of flash of that capacity."""
 
     def __init__(self, block: float, duration_s: float, endurance: float, wa: float) -> None:
         self.block, self.duration_s, self.endurance, self.wa = block, duration_s, endurance, wa

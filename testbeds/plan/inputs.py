@@ -65,13 +65,13 @@ class Inputs:
         return {name: one.number.base for name, one in self.of.items()}
 
     def numbers(self) -> dict[str, Number]:
-        """Those that have a range."""
+        """The inputs that have a range."""
         return {
             name: one.number for name, one in self.of.items() if one.number.low < one.number.high
         }
 
     def set(self, found: Mapping[str, Number], kind: Kind) -> "Inputs":
-        """With measured or modelled values in place of others."""
+        """A copy with measured or modelled values in place of others."""
         changed = dict(self.of)
         for name, number in found.items():
             changed[name] = replace(changed[name], number=number, kind=kind, stale=False)

@@ -25,7 +25,7 @@ __all__ = ["with_runs"]
 
 COMPARE_NAME = "compare.json"
 FIRMWARE = ("ring_wait", "decide", "read_queue", "publish")
-"""Stages of a fetch that the daemon adds to the drive's own time."""
+"""Stages of a fetch that the daemon adds to the drive's time."""
 
 
 def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:

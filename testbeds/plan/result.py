@@ -100,15 +100,15 @@ class Plan(msgspec.Struct, kw_only=True):
     base: float
     inputs: list[InputRow]
     over_users: dict[str, list[tuple[float, float | None]]]
-    """By place: users, and dollars for a million tokens."""
+    """Points (users, dollars per million tokens) by place."""
     over_gap: dict[str, list[tuple[float, float | None]]]
-    """By place: seconds until the next turn, and dollars for a million tokens."""
+    """Points (seconds until the next turn, dollars per million tokens) by place."""
     draws: int
     daemon: dict[str, str]
     """Keys of a daemon that decides by the same prices."""
     notes: list[Note] = []
     curves: Curves | None = None
-    """Of a trace, if one was given."""
+    """Curves of the trace, if one was given."""
     provenance: str = "modelled"
     command: str = ""
     version: str = __version__

@@ -144,7 +144,7 @@ def _prefill(question: Question, v: Mapping[str, float], best: Place) -> tuple[f
 
 def daemon_keys(question: Question, v: Mapping[str, float], best: Place) -> dict[str, str]:
     """The configuration of a daemon on one TLC drive that decides by the same functions: its
-    keys and values, as they are written."""
+    keys and values, as written."""
     usd, rate = _prefill(question, v, best)
     drive = v["tlc.price"] * v["tlc.capacity"] / at.GB
     return {

@@ -247,7 +247,7 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
 
 
 def _extract(arch: Arch, tree: Path) -> None:
-    """Extract the packages, and do by hand the little that their scripts would have done."""
+    """Extract the packages, and perform the few steps of their scripts that are needed."""
     _run(
         "mmdebstrap",
         "--quiet",

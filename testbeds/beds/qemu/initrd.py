@@ -1,7 +1,7 @@
 """Kernel modules of a guest: which to keep, and the initrd that loads those the root needs.
 
 A Debian kernel has thousands of modules for hardware that no guest has. Kept are the modules
-named here and their dependencies, by the kernel's own list.
+named here and their dependencies, by the kernel's list.
 """
 
 import gzip

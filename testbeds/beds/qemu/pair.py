@@ -1,6 +1,6 @@
 """The two guests of the testbed: `node`, x86, and `dpu`, aarch64 with an NVMe drive, on one link.
 
-The link is a pair of Unix sockets between the two QEMUs, invisible to the machine's own network.
+The link is a pair of Unix sockets between the two QEMUs, invisible to the machine's network.
 Both guests see one folder of this machine as /share. A file in the cache records what runs, so
 that `up`, `run` and `down` may be three programs; there is one pair for each cache.
 """

@@ -5,7 +5,7 @@ token is the one that is timed, from the request's arrival. The arms differ in h
 transferred:
 
 - "recompute": not at all, the decoding engine computes it;
-- "file system": by vLLM's own `ExampleConnector`, which stores a prompt in a file for each layer;
+- "file system": by vLLM's `ExampleConnector`, which stores a prompt in a file for each layer;
   it cannot wait, so the decoding engine gets the request when the prefilling one has ended;
 - "tier in turn": by the tier, with requests sent as with files. The hint `expect` makes it wait for
   the last blocks, which are still in flight to the tier when the prefilling engine has ended;
@@ -180,7 +180,7 @@ def _play(pair: _Pair, traffic: Arrivals, salt: str | None) -> Ends:
 
 
 def _send(pair: _Pair, number: int, traffic: Arrivals, salt: str | None) -> None:
-    """To the prefilling engine, and to the other one unless that waits for it."""
+    """Send to the prefilling engine, and to the decoding one unless that waits for prefill."""
     if pair.prefill is not None:
         pair.prefill.send(id=number, prompt=traffic.requests[number].prompt, salt=salt, outputs=1)
     if pair.prefill is None or pair.streamed:

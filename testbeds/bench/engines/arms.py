@@ -1,7 +1,7 @@
 """The arms of `offstage bench engine`: the same requests with and without the tier.
 
 Each arm has a separate engine, and all share one daemon. All requests are sent once before, so
-that the tier has their KV, and its memory a part of it. Between rounds vLLM's own cache is
+that the tier has their KV, and its memory a part of it. Between rounds vLLM's cache is
 emptied. Arms take turns within a round, idle while another runs, so the machine's noise affects
 all of them alike.
 """
@@ -69,7 +69,9 @@ def _together(
             one = engine(bed.python, bed.model, config, bed.arguments, log)
             engines[name] = stack.enter_context(one)
             warm(engines[name])
-            _play(engines[name], traffic, hurry=True)  # fills the tier, and what the choice goes by
+            _play(
+                engines[name], traffic, hurry=True
+            )  # fills the tier and the measurements behind the choice
         for number in range(found.rounds):
             for name, one_engine in engines.items():
                 _turn(name, one_engine, traffic, found.arms[name], expected)

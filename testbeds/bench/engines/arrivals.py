@@ -19,7 +19,7 @@ from offstage.testbeds.workloads.requests.importer import open_trace
 
 __all__ = ["Arrival", "Arrivals", "arrivals_of"]
 
-SPECIAL = 16  # a tokenizer's own, at the beginning of its table
+SPECIAL = 16  # special tokens at the beginning of a tokenizer's table
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Arrivals:
     hurry: float
     """Seconds of the trace in one second here."""
     notes: tuple[Note, ...] = ()
-    """What its reader skipped, changed or doubts."""
+    """Notes on what its reader skipped, changed or found doubtful."""
 
     @property
     def reuse(self) -> float:

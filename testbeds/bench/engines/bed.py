@@ -50,8 +50,8 @@ class Bed:
 
 
 def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
-    """A bed for a model: vLLM's own cache holds two of its contexts, and the tier's memory one.
-    BadInput: there is no such model."""
+    """A bed for a model: vLLM's cache holds two of its contexts, and the tier's memory one.
+    BadInput: the model does not exist."""
     try:
         config = read_json(model / "config.json", "give the folder of a model")
         heads, size = config["num_key_value_heads"], config["head_dim"]
@@ -143,7 +143,7 @@ def add(into: Arm, ends: Ends, before: Arm, after: Arm) -> None:
 
 
 def warm(one: Engine) -> None:
-    """Run once what an engine does slower the first times."""
+    """Run once the operations that are slower the first time."""
     for number in range(3):
         one.send(id=number, prompt=[20 + number] * 600, outputs=4)
         one.answer(End, WAIT_S)
@@ -151,7 +151,7 @@ def warm(one: Engine) -> None:
 
 
 def forget(one: Engine) -> None:
-    """Empty vLLM's own cache."""
+    """Empty vLLM's cache."""
     one.send(forget=1)
     one.answer(dict)
 

@@ -1,4 +1,4 @@
-"""`offstage bench l2`: LMCache's own bench of a second level, on the tier and on LMCache's files.
+"""`offstage bench l2`: LMCache's bench of a second level, on the tier and on LMCache's files.
 
 LMCache's program drives each adapter, and verifies every byte. Adapters take turns, each turn
 over an empty folder or a fresh daemon. Both store their data alike: through the page cache or
@@ -35,7 +35,7 @@ ALIGN_BYTES = 4096
 
 
 Rates = dict[str, dict[str, float]]
-"""Of one state: by adapter and operation."""
+"""Figures of one state, by adapter and operation."""
 
 
 class L2Result(BenchResult, kw_only=True):
@@ -46,7 +46,7 @@ class L2Result(BenchResult, kw_only=True):
     rounds: int
     turns: int
     mb_per_s: dict[str, dict[str, dict[str, list[float]]]]
-    """Of each turn."""
+    """MB/s of each turn."""
     median_mb_per_s: dict[str, Rates] = msgspec.field(default_factory=dict)
     over_files: dict[str, Rates] = msgspec.field(default_factory=dict)
 

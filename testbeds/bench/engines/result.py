@@ -20,8 +20,8 @@ def below(values: Sequence[float], share: float) -> float:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """To fetch or to compute: the time it took, below 0 if unknown, and how much longer than the
-    alternative that was, in seconds."""
+    """A decision to fetch or to compute: its time (below 0 if unknown), and its excess over the
+    alternative, in seconds."""
 
     took_s: float
     regret_s: float
@@ -29,7 +29,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Regret(msgspec.Struct, frozen=True):
-    """Of decisions based on measurement: how many fetched, and the time lost by them."""
+    """Decisions based on measurements: how many fetched, and the time that they lost."""
 
     decisions: int
     fetched: int
@@ -58,7 +58,7 @@ class Arm(msgspec.Struct):
 
     @property
     def regret(self) -> Regret:
-        """Of its decisions."""
+        """The regret of the arm's decisions."""
         made = [one for one in self.decisions if one.took_s >= 0]
         return Regret(
             len(made),
@@ -107,7 +107,7 @@ class EngineResult(BenchResult, kw_only=True):
         ]
 
     def own_tables(self) -> list[Table]:
-        """What the tier had."""
+        """The hits in the tier by arm."""
         return (
             [self.arms_table()] if any(sum(arm.hits.values()) for arm in self.arms.values()) else []
         )

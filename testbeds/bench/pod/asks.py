@@ -78,7 +78,7 @@ class Traced:
     span_s: float
     seconds: float
     notes: tuple[Note, ...] = ()
-    """What its reader skipped, changed or doubts."""
+    """Notes on what its reader skipped, changed or found doubtful."""
 
     @property
     def compression(self) -> float:

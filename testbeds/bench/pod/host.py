@@ -116,23 +116,23 @@ class Board:
         self.broken: list[str] = []
         """Hosts that ended by an unexpected error, and a pod that was not restored."""
         self.moved: dict[str, tuple[int, int]] = {}
-        """By host, bytes that it copied to their home, and those of extra copies, so far."""
+        """Bytes by host so far: copied to their home, and to extra copies."""
         self.phases: dict[str, tuple[int, int]] = {}
         """The same of all hosts in one phase, in blocks."""
         self.waited_s: dict[tuple[str, str, int], float] = {}
-        """By host, member and connection: the time lost to its silence."""
+        """Time lost to a silent member, by host, member and connection."""
 
     def now_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return (time.monotonic_ns() - self._begun_ns) / 1e9
 
     def moved_blocks(self) -> tuple[int, int]:
-        """Of all hosts, so far: copied to their home, and extra copies."""
+        """Blocks of all hosts so far: copied to their home, and to extra copies."""
         filled, copied = (sum(one[at] for one in self.moved.values()) for at in (0, 1))
         return filled // PAYLOAD_BYTES, copied // PAYLOAD_BYTES
 
     def mark(self, member: str) -> None:
-        """From now on requests count their blocks at this member; "": none."""
+        """Let requests count their blocks at this member from now on; "": none."""
         self.marked = frozenset(one for one, at in list(self.at.items()) if at[0] == member)
 
 

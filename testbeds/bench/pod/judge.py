@@ -67,7 +67,7 @@ def judged(
 def of_run(
     board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
 ) -> TraceResult:
-    """Of a run with one fault after another."""
+    """The judgement of a run with one fault after another."""
     samples = board.samples
     late = sorted(one.begin_s - one.due_s for one in samples) or [0.0]
     left = unexplained(samples, Reasons(done, board.seen, looks, deadline_s))
@@ -276,7 +276,7 @@ def _windows(samples: Iterable[Sample], begin_s: float) -> dict[int, list[Sample
 
 
 def _series(samples: Sequence[Sample]) -> Series:
-    """By second since the bench began: time, known blocks requested, hits."""
+    """Known blocks requested and hits, by second since the bench began."""
     return [
         (number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
         for number, some in sorted(_windows(samples, 0.0).items())

@@ -42,7 +42,7 @@ class Reasons:
     ) -> None:
         """`deadline_s`: of a fetch."""
         self.grace_s = SUSPECT_NS / 1e9 + LOOK_S + PUT_DEADLINES * deadline_s
-        """Until each host has found out, and requests in flight have ended."""
+        """Time until each host has noticed the fault, and requests in flight have ended."""
         self._away: dict[str, list[Span]] = defaultdict(list)
         self._left: dict[str, list[float]] = defaultdict(list)
         self._changes: list[float] = []
@@ -99,7 +99,7 @@ def _struck(done: Iterable[Done]) -> Iterator[tuple[str, Span]]:
 
 
 def _suspected(seen: Iterable[Seen]) -> Iterator[tuple[str, Span]]:
-    """By some host, from its earliest possible begin to its end."""
+    """Spans in which some host suspected a member, from the earliest possible begin."""
     open_s: dict[tuple[str, str], float] = {}
     for one in seen:
         who = one.host, one.member

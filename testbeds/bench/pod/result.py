@@ -15,7 +15,7 @@ Series = list[tuple[float, int, int]]
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """Of a set of requests: blocks, and durations in seconds."""
+    """Figures of a set of requests: blocks, and durations in seconds."""
 
     requests: int
     asked: int
@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, kw_only=True):
     """Acknowledged to some host before."""
     hits: int
     hit_rate: float | None
-    """Of the known blocks; None: there were none."""
+    """Share of the known blocks; None: there were none."""
     request_s_p50: float
     request_s_p99: float
     request_s_max: float
@@ -35,14 +35,14 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 class FaultFigures(Figures, kw_only=True):
-    """Of a phase with a fault, against the same requests without it. Times are since the fault;
+    """Figures of a phase with a fault, against the same requests without it. Times are since it;
     None: it did not happen."""
 
     fault: str
     member: str
     struck_s: float
     ended_s: float
-    """The phase's last request, since the fault."""
+    """Time of the phase's last request."""
     detected_first_s: float | None
     detected_last_s: float | None
     in_map_s: float | None
@@ -110,7 +110,7 @@ class TraceResult(PodBenchResult, kw_only=True):
     """Requests of a trace with faults one after another."""
 
     figures: Figures
-    """Of all requests; in the document its fields are merged into this one's."""
+    """Figures of all requests; in the document its fields are merged into this one's."""
     trace: str = ""
     begin_s: float = 0.0
     span_s: float = 0.0

@@ -171,7 +171,7 @@ class _KeepingHost(Host):
         self._room, self._compute_s = room, compute_s
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self.looked: list[tuple[float, int]] = []
-        """Of each request, the time of the pod's lookup, and its number of blocks."""
+        """The time of the pod's lookup and the number of blocks, by request."""
         self.fetched: list[tuple[float, int]] = []
         """The time of each fetch, and its number of blocks."""
         self.unfound = 0
@@ -246,7 +246,7 @@ class _KeepingHost(Host):
 
 
 def _front(stored: NDArray[np.bool_], first: int) -> NDArray[np.bool_]:
-    """Of the blocks from `first` on, those before the first hole: bool `[blocks]`."""
+    """The blocks from `first` on that precede the first hole: bool `[blocks]`."""
     front = np.zeros(len(stored), np.bool_)
     front[first:] = np.logical_and.accumulate(stored[first:])
     return front
@@ -414,7 +414,7 @@ class _LiveArm:
         self._left: dict[int, int] = {}
 
     def run(self, progress: Progress) -> None:
-        """From the first arrival to the last first token. RunFailed: a host ended."""
+        """Run from the first arrival to the last first token. RunFailed: a host ended."""
         threads = [
             threading.Thread(target=host.serve, args=(given, self._told), daemon=True)
             for host, given in zip(self._hosts, self._given, strict=True)

@@ -77,7 +77,7 @@ class _Run:
         self.fault_ns = round(spec.fault_at * int(requests.arrival_ns[-1])) if len(requests) else 0
 
     def run(self) -> Ran:
-        """From the first arrival to the last answer."""
+        """Run from the first arrival to the last answer."""
         if self.point.fault == "join":
             self.tier.absent()
         shards = self.tier.shard_counts()

@@ -1,7 +1,7 @@
 """The daemons of a pod in virtual time: the blocks that each one holds, and the times of reads.
 
 Owns, for each daemon, a store and an arena (LRU, blocks of 512 tokens), the two queues of a read
-(drives and link), and each host's suspicion of the daemon. Placement is the pod's own (`dpu.pod`).
+(drives and link), and each host's suspicion of the daemon. Placement is that of `dpu.pod`.
 Each bandwidth is a first-come-first-served queue; a put takes no time, as in the rest of the
 laboratory. No clock: the caller passes times.
 

@@ -101,7 +101,7 @@ def _called(
 
 
 def raised(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
-    """Type, text and place of an error: the innermost frame in the policy's own file, or the
+    """Type, text and place of an error: the innermost frame in the policy's file, or the
     innermost of all if none is in that file."""
     frames = traceback.extract_tb(error.__traceback__)
     home = getattr(sys.modules.get(kind.__module__), "__file__", None) if kind else None

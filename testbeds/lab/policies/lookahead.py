@@ -163,7 +163,7 @@ class LookaheadQuery(Component):
 
     Guesses are made in bands, the best `depths[0]` times k blocks first. The probability of a band
     is the measured share of its blocks that are selected, per layer. A band whose probability is
-    below `Setting.worth`, which also bounds the core's own guesses, is measured but not passed on.
+    below `Setting.worth`, which also bounds the core's guesses, is measured but not passed on.
     """
 
     name: ClassVar[str] = "lookahead-query"

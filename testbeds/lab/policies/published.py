@@ -138,7 +138,7 @@ class UcmStrided3(UcmStrided):
     stride: ClassVar[int] = 3
 
 
-# SolidAttention's speculative prefetch: a layer's last selection, one layer ahead of its turn.
+# SolidAttention's speculative prefetch: a layer's last selection, fetched one layer ahead.
 
 
 class _SolidState:

@@ -141,7 +141,7 @@ def _figures(
 
 
 def _rates(own: RunTotals, boot: Bootstrap) -> dict[str, Interval | None]:
-    """The figures that are ratios of sums of the point's own columns."""
+    """The figures that are ratios of sums of the point's columns."""
     c = own.columns
     hits, demands = c["hits"], c["demands"]
     nontrivial_hits, nontrivial = c["nontrivial_hits"], c["nontrivial"]

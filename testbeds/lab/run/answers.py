@@ -124,7 +124,7 @@ def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:
         answer = ask()
     except OffstageError as error:
         return error
-    answer = answer.view()  # another package may go on with its own
+    answer = answer.view()  # another package may modify its array later
     answer.setflags(write=False)
     return answer
 

@@ -198,8 +198,8 @@ Group = tuple[Task, ...]
 
 
 def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
-    """One seed's tasks for these points, a few points each. Points of a task admit sessions in one
-    order: a slab stays in memory until the last point has read it."""
+    """One seed's tasks for these points, a few points each. All points of a task admit sessions in
+    the same order: a slab stays in memory until the last point has read it."""
     count = _engines_max(spec)
     orders: dict[str | None, list[Point]] = {}
     for point in points:

@@ -44,7 +44,7 @@ QUEUE_MAX = 1 << 24
 PS_PER_NS = 1_000
 HIT_NS = 2_000
 """The fabric's time for a layer whose demands are all staged: the time that `bench fabric` measures
-for a command. The GPU's own time includes the transfer of the bytes."""
+for a command. The GPU's time includes the transfer of the bytes."""
 
 
 @dataclass

@@ -90,7 +90,7 @@ def requests_of(spec: Spec, progress: Progress) -> list[RequestsRow]:
 
 
 def run_requests(options: RequestsOptions, progress: Progress | None = None) -> list[RequestsRow]:
-    """Run every cache on every trace, one after the other.
+    """Run every cache on every trace, one at a time.
 
     Raises BadInput for an option, a defect of a trace, a trace without blocks, or admission `turns`
     on one without sessions.

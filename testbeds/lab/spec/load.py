@@ -2,9 +2,9 @@
 
 Model: reading checks each key and value alone, then checks the spec against a list of rules in the
 order of its tables. A rule is a condition, a message, the key at fault and the fix; rules are
-independent, and the first broken one raises `BadInput`. No data is opened here: what a file of
-selections decides is read when an experiment is planned (`lab/run/source.py`) and then checked by
-the same rules.
+independent, and the first broken one raises `BadInput`. No data is opened here: the values that a
+file of selections determines are read when an experiment is planned (`lab/run/source.py`) and
+then checked by the same rules.
 """
 
 import itertools

@@ -34,7 +34,7 @@ class Position(msgspec.Struct, kw_only=True):
     dense_top1: int
     kl: float
     nll: float | None
-    """Of the following token; None after the last token of a generated text."""
+    """Negative log-likelihood of the next token; None after the last generated token."""
     dense_nll: float | None
     logit_error: float
     """Largest difference of a logit."""
@@ -53,7 +53,7 @@ class ModelPass(msgspec.Struct, kw_only=True):
     kl_max: float
     logit_error_max: float
     bit_equal: bool | None
-    """To the same kernel over the same blocks in memory; None if not every block was read."""
+    """Equal to the same kernel over the same blocks in memory; None unless all were read."""
     demands: int
     hit: float
     late: float
@@ -73,14 +73,14 @@ class ModelPass(msgspec.Struct, kw_only=True):
     guesses: int
     """Blocks of the next layer announced to the tier ahead of their demand."""
     guesses_used: int
-    """Of those that the tier read, staged before their demand; `late`: demanded while in flight;
+    """Guessed blocks that were staged before their demand; `late`: demanded while in flight;
     `unused`: evicted without a demand."""
     guesses_late: int
     guesses_unused: int
     text: str
     """The generated text; empty if the text was given."""
     notes: list[Note]
-    """Of this selection; notes on all selections are in the summary's."""
+    """Notes on this selection; notes on all selections are in the summary's."""
 
 
 class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):

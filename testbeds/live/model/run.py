@@ -2,7 +2,7 @@
 
 The model reads the context once; its blocks are written to the daemon, its KV stays as the
 reference. Then, for each selection, the same tokens are decoded from the same context through
-the tier, and their logits are compared with those of the model's own attention. If every block
+the tier, and their logits are compared with those of the model's attention. If every block
 was selected, the same kernel runs again over the same blocks in memory, and the two must agree
 to the bit.
 """

@@ -42,7 +42,7 @@ class UnitFigures(msgspec.Struct, kw_only=True):
     """Busy share in each stretch of `bin_ms` of the run."""
     bin_ms: float = 0.0
     ns_p50: float = 0.0
-    """Of a fetch of median latency: the time it spent here, waiting included."""
+    """Time that a fetch of median latency spent here, waiting included."""
     ns_p99: float = 0.0
 
 
@@ -66,7 +66,7 @@ class Column(msgspec.Struct, kw_only=True):
     stall_ns: Times
     seconds: float
     bytes_read: int
-    """From the medium."""
+    """Bytes read from the drives."""
     bytes_per_s: float
     deadlines_missed: int | None = None
     """Tokens that took longer than their session's pace."""
@@ -159,7 +159,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     setup: str
     columns: list[Column]
     loads: list[list[LoadPoint]] = []
-    """By column; empty for a device without a load test."""
+    """Load points by column; empty for a device without a load test."""
     tornados: list[Tornado] = []
     crossovers: list[Crossover] = []
     neighbours: list[NeighbourPoint] = []

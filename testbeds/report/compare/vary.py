@@ -49,8 +49,8 @@ CROSSOVERS = (
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Of one device over the measured run; `same_drives`: over the measured machine's model with
-    that device's drives."""
+    """Speed-up of one device over the measured run; `same_drives`: over the measured machine's
+    model with that device's drives."""
 
     mean: Range
     p99: Range
@@ -78,7 +78,7 @@ def vary(
     deep: bool,
     progress: Progress,
 ) -> Varied:
-    """`presets` with their results on the whole trace; the first is the `measured` machine's own.
+    """`presets` with their results on the whole trace; the first is the `measured` machine's.
     Without samples a range is one value. `deep`: also load on every device, and for the first ASIC
     the effect of each parameter, crossovers and a neighbour."""
     own, *others = presets
@@ -168,7 +168,7 @@ def _deepen(
     progress: Progress,
 ) -> None:
     """Load on every device; effects and crossovers of the first ASIC. `over`: measured / modelled
-    of the machine's own, so that a base is a speed-up over the measured run."""
+    of the machine's model, so that a base is a speed-up over the measured run."""
     own = bases[id(presets[0])].fetch_ns.mean * over
     chips = [one for one in presets if one.kind == "asic"]
     for preset in chips[:1]:

@@ -161,7 +161,7 @@ def timeliness_figure(view: View) -> Figure | str:
 
 
 def _leads(facet: Facet) -> list[Leads]:
-    """Of the points that prefetched anything: lateness without a prefetch has no meaning."""
+    """Lead times of the points that prefetched; without prefetch lateness has no meaning."""
     return [
         Leads(look.name, look.colour, point.late_ns_log2, point.lead_ns_log2)
         for look, point in facet.at(facet.middle)

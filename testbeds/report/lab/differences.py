@@ -137,7 +137,7 @@ def _interval(found: Interval | None, figure: str, signed: bool) -> str:
 
 
 def differences_table(rows: Sequence[Difference]) -> Table:
-    """For page, notebook and terminal; columns that are equal in all rows are left out."""
+    """The rows as a table, without columns that are equal in all rows."""
     body = [cells_of(row) for row in rows]
     brief = [
         name not in ("workload", "buffer", "first") or len({cells[at] for cells in body}) > 1

@@ -42,7 +42,7 @@ def _hints(point: PointSummary) -> float:
 
 
 def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
-    """By policy, without the limits of its hints, and buffer: ascending in bytes."""
+    """Points by policy (without the limits of its hints) and buffer, ascending in bytes."""
     found: dict[tuple[str, float], list[PointSummary]] = {}
     for point in facet.points:
         if _hints(point):

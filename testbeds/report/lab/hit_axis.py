@@ -32,12 +32,12 @@ AROUND_INCHES = 0.7
 
 @dataclass(frozen=True)
 class Hits:
-    """From hit rates to the height of the axis: `low` at 0, `high` below the break, all at 1."""
+    """Maps hit rates to the height of the axis: `low` to 0, `high` to the break, 100 % to 1."""
 
     low: float
     high: float
     gap: float = 0.06
-    """Between two ticks, at least."""
+    """The least distance of two ticks."""
 
     def __call__(self, hit: float) -> float:
         if hit >= 1.0:

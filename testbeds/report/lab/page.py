@@ -174,7 +174,7 @@ def _scale(metric: Metric) -> str:
 
 
 def _sweep_tiles(view: View) -> tuple[list[Tile], str]:
-    """Of the best policy of each setting, from the least to the most."""
+    """Tiles of a sweep: ranges over the best policy of each setting."""
     metric = view.metric
     points = [best(facet, metric)[1] for facet in view.facets]
     tiles = []

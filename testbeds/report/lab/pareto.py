@@ -173,7 +173,7 @@ def _traffic_ticks(axes: "Axes", low: float, high: float) -> None:
 
 
 def powers_of_two(low: float, high: float) -> list[float]:
-    """Those from `low` to `high`."""
+    """The powers of two from `low` to `high`."""
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
     return [2.0**power for power in range(first, last + 1)]
 
@@ -250,7 +250,7 @@ def _by_name(bounds: Sequence[Bound]) -> dict[str, list[tuple[float | None, floa
 def _across(
     facet: Facet, label: str, rows: Sequence[tuple[float | None, float]]
 ) -> tuple[str, float]:
-    """Of a bound without traffic: one for every buffer, or for the buffer at hand."""
+    """Name and hit rate of a bound without traffic, for every buffer or the current one."""
     at = facet.buffers.index(facet.middle)
     hits = [hit for _, hit in rows]
     if max(hits) - min(hits) < 1e-4:

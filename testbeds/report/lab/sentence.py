@@ -38,8 +38,7 @@ __all__ = [
 EQUAL = 0.0005
 """Hit rates closer than this are called equal: half of the last digit shown."""
 DEAR = 1.3
-"""A policy that reads more than this many times the reference is not the subject if another does
-not."""
+"""A policy that reads more than this many times the reference is the subject only if all do."""
 CAPACITIES = 3
 """How many capacities of prefix caching are named: the ends and the middle."""
 
@@ -114,7 +113,7 @@ def best(facet: Facet, metric: Metric) -> tuple[Look, PointSummary]:
 
 
 def _affordable(facet: Facet, metric: Metric) -> list[tuple[Look, PointSummary]]:
-    """Those at the middle buffer within `DEAR` times the reference's traffic."""
+    """Policies at the middle buffer within `DEAR` times the reference's traffic."""
     if metric.traffic != "traffic_vs_reference":
         return []
     spent = [(row, metric.traffic_of(row[1])) for row in facet.at(facet.middle)]

@@ -250,7 +250,7 @@ def bound_name(name: str) -> str:
 
 
 def bound_label(name: str) -> str:
-    """The name with its kind: a bound, or a predictor, which is none."""
+    """The name with its kind: bound or predictor."""
     return f"{'predictor' if name in PREDICTORS else 'bound'}: {bound_name(name)}"
 
 

@@ -78,7 +78,7 @@ def _form(column: str) -> Any:
 
 
 def _columns(view: View, columns: Sequence[str]) -> list[str]:
-    """Those that have any value."""
+    """The columns that have a value in any row."""
     if view.metric.hit != "nontrivial_hit":
         columns = list(dict.fromkeys(PLAIN.get(column, column) for column in columns))
     points = [point for facet in view.facets for point in facet.points]

@@ -29,7 +29,7 @@ COLUMNS = [
 
 
 def tier_points(facet: Facet) -> list[tuple[Look, PointSummary]]:
-    """Those of the middle buffer that have tiers."""
+    """The points of the middle buffer that have tiers."""
     return [(look, point) for look, point in facet.at(facet.middle) if point.tiers]
 
 
@@ -49,7 +49,7 @@ def _cells(one: TierSummary) -> list[object]:
 
 
 def brief_time(ms: float) -> str:
-    """Below a millisecond in microseconds, since memories are that fast."""
+    """A time; below a millisecond it is in microseconds."""
     return f"{ms * 1e3:.3g} µs" if 0 < ms < 0.9995 else milliseconds(ms)
 
 

@@ -31,7 +31,7 @@ COLOURS = (
     "late",
     "cold",
 )
-"""Of the pool, the arena and the tiers below it, from the GPU down: the page's own shades."""
+"""Shades of the page for the pool, the arena and the tiers below it, from the GPU down."""
 ABOVE = ("HBM pool", "arena")
 
 

@@ -17,7 +17,7 @@ BAR, THIN = 0.62, 0.16
 
 
 def bars_height(rows: Sequence[Row], keys: Sequence[Key]) -> float:
-    """In inches, at the width of a column."""
+    """The height in inches, at the width of a column."""
     return 0.8 + ROW_INCHES * len(rows) + 0.17 * -(-len(keys) // 2)
 
 

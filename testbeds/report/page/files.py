@@ -58,7 +58,7 @@ LOWEST = {
 
 
 def write_summary(summary: Summary, path: str | Path) -> None:
-    """Writes `summary` as indented JSON; NaN or infinity in it is a bug."""
+    """Write `summary` as indented JSON; NaN or infinity in it is a bug."""
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         wrong = _wrong(run)
         assert not wrong, f"runs[{number}]: {wrong}"
@@ -72,7 +72,7 @@ def as_json(value: Any) -> str:
 
 
 def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
-    """The bytes of a summary.json, or of the one in a folder, and its path; BadInput without."""
+    """A summary.json, or the one in a folder, as bytes, and its path; BadInput if unreadable."""
     path = Path(path)
     if path.is_dir():
         path = path / SUMMARY_NAME
@@ -85,13 +85,13 @@ def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
 
 
 def read_struct(path: Path, kind: type[Kind], fix: str) -> Kind:
-    """The JSON of a page as the struct that it was made from. BadInput if it is none."""
+    """Decode a page's JSON into the struct that it was made from; BadInput if it is invalid."""
     data, where = read_json(path, fix)
     return decode_json(data, where, fix, kind, what="cannot be read")
 
 
 def read_summary(path: str | Path) -> Summary:
-    """Reads a summary.json, or the one in a folder. BadInput if it is none."""
+    """Read a summary.json, or the one in a folder; BadInput if it is invalid."""
     fix = "name a folder that `offstage demo --out` wrote"
     data, where = read_json(path, fix)
     summary = decode_json(data, where, fix, Summary, what="not a summary")
@@ -107,7 +107,7 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def _wrong(run: RunResult) -> str:
-    """What cannot be true of a run, as one phrase; empty if there is nothing."""
+    """The first impossible figure of a run, as a phrase; empty if there is none."""
     for name in run.__struct_fields__:
         value = getattr(run, name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -140,11 +140,11 @@ def _short_lists(text: str) -> str:
 
 # `summary.json` of a lab run on disk, and which kind of summary a file holds.
 #
-# Written whole or not at all, read with every check: what is no lab summary, or cannot be true of
-# one, is refused in one line.
+# It is written atomically and read with every check: an invalid or impossible summary is refused
+# in one line.
 
 FIX = "name a folder that `offstage lab` wrote"
-# Not a share of what it is divided by: below, above, or in another unit.
+# Figures that are not shares: they may be below 0 or above 1, or have another unit.
 UNBOUNDED = ("coverage", "gap_closed", "nontrivial_gap_closed")
 RATIOS = (
     "traffic_ratio",
@@ -172,14 +172,14 @@ def holds_lab_summary(path: str | Path) -> bool:
 
 
 def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
-    """Writes the summary as indented JSON; an impossible figure is a bug."""
+    """Write the summary as indented JSON; an impossible figure is a bug."""
     wrong = _wrong_lab(summary)
     assert not wrong, wrong
     write_text(Path(path), as_json(summary))
 
 
 def read_lab_summary(path: str | Path) -> LabSummary:
-    """Reads a lab's summary.json, or the one in a folder. BadInput if it is none."""
+    """Read a lab's summary.json, or the one in a folder; BadInput if it is invalid."""
     data, where = read_json(path, FIX)
     summary = decode_json(data, where, FIX, LabSummary, what="not the summary of a lab run")
     if decode_json(data, where, FIX, _Kind).kind != LAB_KIND:
@@ -190,7 +190,7 @@ def read_lab_summary(path: str | Path) -> LabSummary:
 
 
 def _wrong_lab(summary: LabSummary) -> str:
-    """The first thing that cannot be true, as one phrase; empty if there is nothing."""
+    """The first impossible figure, as a phrase; empty if there is none."""
     for at, point in enumerate(summary.points):
         for wrong in _wrong_in(point):
             return f"points[{at}]: {wrong}"

@@ -137,7 +137,7 @@ class Labels:
 
 @functools.lru_cache(maxsize=4096)
 def _width(text: str, size: float) -> float:
-    """In points."""
+    """The width of the text in points."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0.0, 0.0), text, size=size).get_extents().width)

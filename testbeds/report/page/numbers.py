@@ -7,7 +7,7 @@ from offstage.bindings.units import format_rate
 __all__ = ["clock_ns", "count", "milliseconds", "percent", "ratio", "seconds", "show", "size"]
 
 SHARES = ("hit", "nontrivial_hit", "selection_hit", "hit_without_cold", "late", "miss")
-"""Of demands, or of selections: a count of the same name is whole."""
+"""Keys that are shares as floats; as integers the same names are counts."""
 SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 CLOCKS = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 

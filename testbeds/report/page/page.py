@@ -46,7 +46,7 @@ class Page:
     version: str
     kind: str = "prefetch report"
     notes: Mapping[Note, str] = field(default_factory=dict)
-    """Under the sentence, each with what it applies to."""
+    """Notes below the sentence, each with the runs or points that it applies to."""
     tiles: Sequence[Tile] = ()
     tiles_of: str = ""
     """The subject of the tiles."""

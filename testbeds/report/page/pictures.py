@@ -51,7 +51,7 @@ CYCLE = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "
 """Artists without a colour take the page's colours in turn."""
 
 PX_PER_INCH = 100
-"""Of a wide page: 8.5 points are 12 pixels then."""
+"""On a wide page; 8.5 points are 12 pixels there."""
 
 COLUMN_INCHES = 3.4
 """A column of a paper in two columns."""
@@ -178,7 +178,7 @@ class Picture:
 
     def files(self, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
         """Writes NAME.svg, .pdf and .png; the kind and path of each. RunFailed if the disk
-        refuses, BadInput if the folder is none."""
+        refuses, BadInput if the path is not a folder."""
         for kind, undated in UNDATED.items():
             out = io.BytesIO()
             with _any_letter():
@@ -205,7 +205,7 @@ class Picture:
 
 @contextlib.contextmanager
 def _any_letter() -> Iterator[None]:
-    """A name may hold letters that matplotlib's own font lacks: a browser has others."""
+    """Ignore letters that matplotlib's font lacks: browsers have other fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")
         yield

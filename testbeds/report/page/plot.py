@@ -31,7 +31,7 @@ class Plot:
 
     name: str
     said: str
-    """For readers who do not see it."""
+    """A description for readers who cannot see the picture."""
     draw: Callable[[Picture], None]
     height: float = 3.3
     heading: str = ""
@@ -105,7 +105,7 @@ class Figure:
 
 def write_figures(sections: Iterable[object], folder: Path) -> dict[str, Path]:
     """Each plot of the sections that are figures, as SVG, PDF and PNG; paths by `name.kind`.
-    RunFailed if the disk refuses, BadInput if the folder is none."""
+    RunFailed if writing fails, BadInput if the path is not a folder."""
     paths: dict[str, Path] = {}
     taken: set[str] = set()
     for one in sections:

@@ -99,7 +99,7 @@ def baselines_section(summary: Summary) -> str:
 
 
 def baselines_table(summary: Summary) -> Table | None:
-    """For terminal and page; None without baselines."""
+    """The table for terminal and page; None without baselines."""
     found = _tables(summary)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""The figures of counts: where demands were served, and the fates of prefetches.
+"""Figures of counts: where demands were served, and the fates of prefetches.
 
 On the page their bars are markup: names are above them and wrap, and a bar is as wide as the
 card. For paper the same segments are drawn.

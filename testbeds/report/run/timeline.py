@@ -141,7 +141,7 @@ def _depths(spans: Sequence[Span]) -> list[int]:
 
 
 def _said(run: RunResult) -> str:
-    """Times of this token by lane, and the run's own figures."""
+    """Times of this token by lane, and the figures of its run."""
     sums: Mapping[str, float] = {
         lane: _covered(run.timeline.spans, lane) for lane in ("compute", "fetch", "stall")
     }

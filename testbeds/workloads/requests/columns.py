@@ -33,7 +33,7 @@ class Origin:
     format: str
     licence: str = ""
     sha256: tuple[str, ...] = ()
-    """Of the files on disk, in the given order."""
+    """Digests of the files on disk, in the given order."""
     notes: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ class Trace:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What its reader added, changed or doubts, to be shown with results."""
+        """Notes on what its reader added, changed or found doubtful, shown with results."""
         return tuple(Note("trace", text) for text in self.origin.notes)
 
     @property

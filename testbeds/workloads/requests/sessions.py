@@ -153,7 +153,7 @@ class WorkloadPlan:
     budget_bytes: int | None
     time_compression: float = 1.0
     trace_span_s: float = 0.0
-    """From the first to the last request taken, on the trace's clock."""
+    """Time from the first to the last request taken, on the trace's clock."""
     context_tokens_min: int = 0
     context_tokens_max: int = 0
     left_out: tuple[LeftOut, ...] = ()

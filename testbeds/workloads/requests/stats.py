@@ -2,7 +2,7 @@
 
 Definitions, shown with every figure because they move a hit rate by several points:
 - an access is one block of one request, blocks taken in request order, a partial last block
-  included where the format has an id for it; the unit is the trace's own block;
+  included where the format has an id for it; the unit is the trace's block;
 - ideal: an endless cache. By block (id seen before), by prefix (unbroken run of seen ids from the
   front of the request) and by token (the tokens of blocks seen before, over all input tokens);
 - LRU: block-level, an id is touched in request order and inserted on a miss; OPT: Belady with
@@ -136,7 +136,7 @@ class TraceInfo:
     """Distinct arrival times: the order within one carries no information."""
     requests_per_s: float
     requests_per_s_max: float
-    """In the busiest minute, counted from the first arrival."""
+    """Rate in the busiest minute, counted from the first arrival."""
     input_tokens: Quantiles
     output_tokens: Quantiles
     blocks: BlockInfo | None

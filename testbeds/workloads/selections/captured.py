@@ -32,7 +32,7 @@ __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]
 
 MASS_LEVELS_PER_OCTAVE = 65534 / 24
 """uint16 of a mass m: 1 + 65534 (24 + log2 m) / 24, and 1 below 2^-24, the smallest positive
-float16: fixed, equal for all layers, and steps of 2^(1/2731), finer than float16's own."""
+float16: fixed, equal for all layers, and steps of 2^(1/2731), finer than those of float16."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -79,7 +79,7 @@ class CapturedWorkload:
 
     @property
     def sessions(self) -> tuple[SessionInfo, ...]:
-        """Those with at least one decode step, in the file's order."""
+        """Sessions with at least one decode step, in the file's order."""
         return self._infos
 
     @property
@@ -123,7 +123,7 @@ class CapturedWorkload:
         return self._selector in self._capture.predicted
 
     def describe(self) -> dict[str, object]:
-        """For the manifest: the model, the text, and how it is replayed."""
+        """The manifest's facts: the model, the text, and how it is replayed."""
         header = self._header
         names = ("model", "config_sha256", "text_sha256", "tokenizer", "dtype", "synthetic")
         return {

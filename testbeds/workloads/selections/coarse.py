@@ -78,7 +78,7 @@ class PrefillOnce(Alike):
         self._made: dict[int, npt.NDArray[np.uint16] | None] = {}
 
     def describe(self) -> dict[str, object]:
-        """The workload's own description."""
+        """The base workload's description."""
         return self._workload.describe()
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
@@ -128,7 +128,7 @@ class Coarsened:
         return self.workload.block_tokens * self.factor
 
     def describe(self) -> dict[str, object]:
-        """The workload's own description, with the factor."""
+        """The base workload's description, with the factor."""
         return {**self.workload.describe(), "coarsened": self.factor}
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:

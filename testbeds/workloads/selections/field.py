@@ -55,7 +55,7 @@ number of layers of the trained model that was measured."""
 @dataclass(frozen=True)
 class Structure:
     """layers: the share of static's and slow's variance that near layers have in common.
-    neighbours: the weight of each of the two units before it, 0 to 1, relative to a unit's own."""
+    neighbours: the weight of each of the two units before it, 0 to 1, relative to its weight."""
 
     layers: float = 0.0
     neighbours: float = 0.0
@@ -173,7 +173,7 @@ class Field:
         return self._shared(self._grouped(purpose, *self._clumps(), self.shape.slow_share))
 
     def _static(self) -> Floats:
-        """By the ranks of normal draws, so that a structured draw keeps its heavy tail."""
+        """Static scores by the ranks of normal draws, so that a structured draw keeps its tail."""
         drawn = self._grouped(_STATIC, self.shape.context, self.shape.grown, 1.0)
         even = self._smoothed(self._shared(drawn))
         ranks = np.searchsorted(_normal_table()[:-1], even.ravel())

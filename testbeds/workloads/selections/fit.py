@@ -7,7 +7,7 @@ search of Nelder and Mead (Computer Journal 7(4), 1965) over the logarithms of t
 Every point is measured on the same seeds, so that two points differ by their parameters and not by
 chance, and the search is a function of its start, the first fits in `process.py`. The seeds of the
 fit differ from those of `offstage trace generate --explain`. A process of blocks is fitted to
-targets that its process of tokens, as it is in the file, gives on those seeds.
+targets that its process of tokens gives on those seeds.
 
 Prints the fitted values as TOML, for `processes.toml`; it writes nothing itself.
 """

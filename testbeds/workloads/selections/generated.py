@@ -12,7 +12,7 @@ Decode writes one block every `block_tokens` steps: it exists from the step afte
 another layer's `index_source` have its scores and selection. A draft's scores are the step's own
 with the last of the selected and the first of the rest exchanged, in the number that the given
 agreement leaves; a plain top-k of them is the draft's selection. A draft model continues as the
-model would: where the user's next turn begins, it has the step as it were without that turn.
+model would: at the start of the user's next turn, it sees the step as if there were no turn.
 
 The windows of the prefill are a block apart, each with the blocks written by then, as in the
 capture format; the last one is the token before step 0.
@@ -429,7 +429,7 @@ class TracedWorkload(Alike):
         return self._each[session]
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
-        """The session's own draws."""
+        """The draws of the session."""
         return self._each[session].slabs(session, steps)
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16]:

@@ -167,7 +167,7 @@ def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, o
 
 
 def _shares(selected: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) -> _Shares:
-    """Of each layer's selection, the share that is in `others` too."""
+    """The share of each layer's selection that is in `others` too."""
     shares = []
     for now, then in zip(selected, others, strict=True):
         chosen = now[now != ABSENT]

@@ -122,7 +122,7 @@ class Predicting(Alike):
         self.predicts = True
 
     def describe(self) -> dict[str, object]:
-        """The workload's own description, with the predictions and the source of their
+        """The base workload's description, with the predictions and the source of their
         agreement."""
         return {
             **self.workload.describe(),
@@ -209,7 +209,7 @@ def _probes(
 def agreement(
     scores: npt.NDArray[Any], told: npt.NDArray[Any], select: int, of: Any = True
 ) -> float:
-    """Of the best `select` of each row of `scores`, the share that is among the best `told`; only
+    """The share of the best `select` of each row of `scores` that is among the best `told`; only
     those marked in `of` count."""
     best = _best(scores, select) & of
     return share(int((best & _best(told, select)).sum()), int(best.sum()))
@@ -225,7 +225,7 @@ def _best(scores: npt.NDArray[Any], select: int) -> npt.NDArray[np.bool_]:
 
 
 def of_capture(path: Path, select: int) -> tuple[list[float], list[float]]:
-    """Of a captured file's first session, by layer: the shares that `AGREEMENT` and
+    """Shares by layer of a captured file's first session: those that `AGREEMENT` and
     `AGREEMENT_NEW` are means of. Its best `select` blocks by mass, without sinks and window."""
     slabs = list(CapturedWorkload(path, select, sink_blocks=0, window_blocks=0).slabs(0, 64))
     return agreements(slabs, select)
@@ -251,7 +251,7 @@ def drawn(profile: str, seed: int) -> dict[str, float]:
 
 
 def agreements(slabs: list[Slab], select: int) -> tuple[list[float], list[float]]:
-    """By layer: of all selected blocks, and of those that the step before did not select."""
+    """Agreement by layer: of all selected blocks, and of those that are new in the step."""
     scores = np.concatenate([slab.scores for slab in slabs])
     told = np.concatenate([slab.predicted for slab in slabs if slab.predicted is not None])
     told[1:, 0] = told[:-1, 0].copy()  # row 0 is of the step after

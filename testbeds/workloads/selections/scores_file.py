@@ -61,7 +61,7 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
 
     name: str
     mode: Literal["teacher", "free", "generated"]
-    """teacher: the given text; free: the model's own tokens; generated: no model."""
+    """teacher: the given text; free: the model's tokens; generated: no model."""
     context_tokens: _Positive
     steps: _Positive
     """As planned. A file that was interrupted has fewer."""
@@ -80,9 +80,9 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
     version: int = VERSION
     model: str
     config_sha256: str
-    """Of the model's configuration; empty without a model."""
+    """Digest of the model's configuration; empty without a model."""
     text_sha256: str
-    """Of the text's bytes; empty without a text."""
+    """Digest of the text's bytes; empty without a text."""
     tokenizer: str
     dtype: str
     """The dtype the model was run in."""

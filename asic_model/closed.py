@@ -58,7 +58,6 @@ class _Item:
     remaining: int = 0
     busy: int = 0
     retries: int = 0
-    step_tag: int = 0
     read_tag: int = 0
 
 

@@ -126,7 +126,6 @@ class _Pending:
 
     fetch: Fetch
     before: int
-    ready_ps: int = 0
     open: int = 0
     served: Served | None = None
     followers: list[int] = field(default_factory=list)

@@ -35,7 +35,6 @@ CONFIG = StoreConfig(
     segment_size_bytes=LBA + PLACES * 5 * LBA,
 )
 SIZE_BYTES = 131_072 + 80 * CONFIG.segment_size_bytes  # room for 1,280 of 1,600 blocks
-STARTUP_S_MAX = 20.0
 Names = set[tuple[int, int]]
 
 

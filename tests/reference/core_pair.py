@@ -50,7 +50,6 @@ class Pair:
         self.core, self.model = Core(config, policy), Model(config, policy)
         self.config = config
         self.reads: list[int] = []
-        self.quarantined: list[tuple[int, int]] = []
         self.log = b""
         self.decisions = 0  # actions, and ends of demands
 

@@ -48,7 +48,6 @@
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
 #define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
 #define OFS_MEMORY_MAP_VERSION 5               /* of region and port; both headers carry it */
-#define OFS_CACHE_LINE 64
 #define OFS_BUCKET_ENTRIES 8
 
 /* cdef: order 4 */

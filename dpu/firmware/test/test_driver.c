@@ -1,43 +1,16 @@
 /* Does the driver return exactly the requested bytes over shared memory, under every fault? */
-#include "support_dpu.h"
+#include "driver_fixture.h"
 
-#include <assert.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define BLOCKS 64
-#define PAYLOAD 8192
-
-static const struct support_config config = {.block_count = BLOCKS,
-	.slot_count = 96,
-	.payload_size_bytes = PAYLOAD,
-	.entry_count = 8,
-	.demand_max = 16,
-	.score_max = 64,
-	.put_slot_count = 4};
-static struct support_dpu dpu;
-static struct ofs_driver *driver;
-static uint32_t all[BLOCKS];
-
+/* While the DPU answers. */
 static void
-set_up(void)
+served(struct support_fetch *fetch, int rc)
 {
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		all[i] = i;
-	support_open(&dpu, &config);
-	support_open_driver(&dpu, &driver);
-}
-
-static void
-tear_down(void)
-{
-	ofs_driver_close(driver);
-	support_close(&dpu);
+	support_start(&dpu);
+	assert(ofs_driver_fetch(driver, &fetch->fetch) == rc);
+	support_stop(&dpu);
 }
 
 static void
@@ -60,9 +33,7 @@ test_hits_and_misses(void)
 	fetch = support_fetch_new(&dpu, 16, all);
 	fetch->fetch.scores = scores;
 	fetch->fetch.score_count = 4;
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(support_fetch_check(fetch) == 15);
 	assert(fetch->fetch.hit_count == staged_count && staged_count > 0);
 	assert(dpu.seen_count[OFS_CAUSE_WINDOW] + dpu.seen_count[OFS_CAUSE_PATTERN] == staged_count);
@@ -85,9 +56,7 @@ test_all_hits_do_not_stall(void)
 	set_up();
 	support_stage(&dpu, 5);
 	fetch = support_fetch_new(&dpu, 1, &all[5]);
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(support_fetch_check(fetch) == 1 && fetch->fetch.hit_count == 1);
 	assert(fetch->fetch.stall_ns == 0 && fetch->fetch.copy_ns > 0 && dpu.step_count == 1);
 	support_fetch_free(fetch);
@@ -105,9 +74,7 @@ test_more_than_a_step_carries(void)
 	fetch = support_fetch_new(&dpu, BLOCKS, all);
 	fetch->fetch.scores = scores;
 	fetch->fetch.score_count = 2;
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(support_fetch_check(fetch) + fetch->fetch.failed_count == BLOCKS);
 	assert(dpu.step_count - dpu.retry_count == 4 && dpu.score_sum == 15);
 	assert(dpu.selected_count == BLOCKS + 5);
@@ -145,9 +112,7 @@ test_hints_wait_for_nothing(void)
 	assert(ofs_driver_hint(driver, 1, guesses, 100) == 32); /* four of eight areas are taken */
 	assert(ofs_driver_hint(driver, 1, guesses, 1) == 0);
 	fetch = support_fetch_new(&dpu, 1, &all[5]);
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(support_fetch_check(fetch) == 1);
 	assert(ofs_driver_hint(driver, 1, guesses, 3) == 3); /* answered: their areas are free */
 	assert(dpu.guess_count == 52 && ofs_driver_stats_get(driver, &stats) == 0);
@@ -164,18 +129,14 @@ test_busy_is_asked_again(void)
 	set_up();
 	fetch = support_fetch_new(&dpu, 4, all);
 	dpu.busy_answers = 9;
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(support_fetch_check(fetch) == 4);
 	assert(dpu.retry_count >= 3 && fetch->fetch.retry_count >= 9);
 	/* Never free: the timeout ends it. */
 	dpu.busy_answers = UINT32_MAX;
 	support_evict(&dpu, 0);
 	fetch->fetch.timeout_ns = 10000000;
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == -ETIMEDOUT);
-	support_stop(&dpu);
+	served(fetch, -ETIMEDOUT);
 	assert(fetch->rcs[0] == -ETIMEDOUT && fetch->fetch.hit_count == 3);
 	assert(support_fetch_check(fetch) == 3);
 	support_fetch_free(fetch);
@@ -192,9 +153,7 @@ test_bad_bytes_are_refused(void)
 	fetch = support_fetch_new(&dpu, 4, all);
 	dpu.flip = true;
 	support_stage(&dpu, 0);
-	support_start(&dpu);
-	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
-	support_stop(&dpu);
+	served(fetch, 0);
 	assert(fetch->rcs[0] == -EBADMSG && fetch->ends[0] == 255);
 	assert(support_fetch_check(fetch) == 0 && fetch->fetch.torn_count >= 8);
 	support_fetch_free(fetch);
@@ -337,19 +296,12 @@ test_daemon_dies(void)
 	struct support_fetch *fetch;
 	struct timespec start;
 	struct timespec end;
-	pid_t child;
 
 	set_up();
 	fetch = support_fetch_new(&dpu, 2, all);
 	fetch->fetch.timeout_ns = 60000000000ull;
-	child = fork();
-	assert(child >= 0);
-	if (child == 0)
-		for (;;)
-			pause();                   /* the daemon, which holds its own end of the pair */
-	close(ofs_port_wake_fd(dpu.port)); /* only the child has it now */
 	assert(clock_gettime(CLOCK_MONOTONIC, &start) == 0);
-	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+	kill_daemon();
 	assert(ofs_driver_fetch(driver, &fetch->fetch) == -EPIPE);
 	assert(clock_gettime(CLOCK_MONOTONIC, &end) == 0);
 	assert(end.tv_sec - start.tv_sec < 30);

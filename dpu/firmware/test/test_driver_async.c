@@ -3,47 +3,9 @@
  * order, deadlines of their own, a full table that is refused, a daemon that dies under all of
  * them.
  */
-#include "support_dpu.h"
+#include "driver_fixture.h"
 
-#include <assert.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define BLOCKS 64
-#define PAYLOAD 4096
-#define ENTRIES 8
-#define LONG_NS 20000000000ull
-
-static const struct support_config config = {.block_count = BLOCKS,
-	.slot_count = 96,
-	.payload_size_bytes = PAYLOAD,
-	.entry_count = ENTRIES,
-	.demand_max = 16,
-	.score_max = 64,
-	.put_slot_count = 4};
-static struct support_dpu dpu;
-static struct ofs_driver *driver;
-static uint32_t all[BLOCKS];
-
-static void
-set_up(void)
-{
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		all[i] = i;
-	support_open(&dpu, &config);
-	support_open_driver(&dpu, &driver);
-}
-
-static void
-tear_down(void)
-{
-	ofs_driver_close(driver);
-	support_close(&dpu);
-}
 
 static struct support_fetch *
 begin(uint32_t first, uint32_t count, uint64_t timeout_ns, uint64_t *ticket)
@@ -53,6 +15,30 @@ begin(uint32_t first, uint32_t count, uint64_t timeout_ns, uint64_t *ticket)
 	fetch->fetch.timeout_ns = timeout_ns;
 	assert(ofs_driver_fetch_begin(driver, &fetch->fetch, ticket) == 0);
 	return fetch;
+}
+
+/* All of its blocks have come. */
+static void
+finish(struct support_fetch *fetch, uint64_t ticket, uint32_t count)
+{
+	assert(ofs_driver_fetch_end(driver, ticket) == 0);
+	assert(support_fetch_check(fetch) == count);
+	support_fetch_free(fetch);
+}
+
+/* The late answers give back what they held: all of the table can be used again. */
+static void
+use_whole_table(void)
+{
+	struct support_fetch *fetches[ENTRIES];
+	uint64_t tickets[ENTRIES];
+
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t i = 0; i < ENTRIES; i++)
+			fetches[i] = begin(i, 2, LONG_NS, &tickets[i]);
+		for (uint32_t i = 0; i < ENTRIES; i++)
+			finish(fetches[i], tickets[i], 2);
+	}
 }
 
 /* Ended in another order than begun: each has its own blocks. */
@@ -69,10 +55,8 @@ test_several_in_flight(void)
 	assert(fetches[0]->rcs[3] == 0); /* a hit is there before anybody has answered */
 	support_start(&dpu);
 	for (uint32_t i = ENTRIES; i-- > 0;) {
-		assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
-		assert(support_fetch_check(fetches[i]) == 8);
+		finish(fetches[i], tickets[i], 8);
 		assert(ofs_driver_fetch_end(driver, tickets[i]) == -EBADF);
-		support_fetch_free(fetches[i]);
 	}
 	support_stop(&dpu);
 	tear_down();
@@ -135,9 +119,7 @@ test_poll_tells_each_once(void)
 	support_stop(&dpu);
 	for (uint32_t i = 0; i < 4; i++) {
 		assert(reports[i] == 1);
-		assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
-		assert(support_fetch_check(fetches[i]) == 16);
-		support_fetch_free(fetches[i]);
+		finish(fetches[i], tickets[i], 16);
 	}
 	assert(ofs_driver_poll(driver, LONG_NS, ended, ENTRIES) == 0); /* nothing in flight: no wait */
 	tear_down();
@@ -208,24 +190,10 @@ test_deadlines_are_their_own(void)
 	assert(ofs_driver_put_end(driver, tickets[2]) == -ETIMEDOUT);
 	assert(rcs[0] == -ETIMEDOUT && rcs[1] == -ETIMEDOUT);
 	support_start(&dpu);
-	assert(ofs_driver_fetch_end(driver, tickets[0]) == 0);
-	assert(support_fetch_check(patient) == 16);
-	/* The late answers release their entries: all of the table can be used again. */
-	for (uint32_t round = 0; round < 3; round++) {
-		uint64_t again[ENTRIES];
-		struct support_fetch *fetches[ENTRIES];
-
-		for (uint32_t i = 0; i < ENTRIES; i++)
-			fetches[i] = begin(i, 2, LONG_NS, &again[i]);
-		for (uint32_t i = 0; i < ENTRIES; i++) {
-			assert(ofs_driver_fetch_end(driver, again[i]) == 0);
-			assert(support_fetch_check(fetches[i]) == 2);
-			support_fetch_free(fetches[i]);
-		}
-	}
+	finish(patient, tickets[0], 16);
+	use_whole_table();
 	support_stop(&dpu);
 	support_fetch_free(hasty);
-	support_fetch_free(patient);
 	tear_down();
 }
 
@@ -251,18 +219,9 @@ test_given_up(void)
 		support_fetch_free(fetches[i]); /* which a sanitizer watches from here on */
 	}
 	support_start(&dpu);
-	assert(ofs_driver_fetch_end(driver, ticket) == 0 && support_fetch_check(patient) == 8);
-	for (uint32_t round = 0; round < 3; round++) {
-		for (uint32_t i = 0; i < ENTRIES; i++)
-			fetches[i] = begin(i, 2, LONG_NS, &tickets[i]);
-		for (uint32_t i = 0; i < ENTRIES; i++) {
-			assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
-			assert(support_fetch_check(fetches[i]) == 2);
-			support_fetch_free(fetches[i]);
-		}
-	}
+	finish(patient, ticket, 8);
+	use_whole_table();
 	support_stop(&dpu);
-	support_fetch_free(patient);
 	tear_down();
 }
 
@@ -295,9 +254,7 @@ test_puts_and_fetches_together(void)
 	dpu.busy_puts = 7;
 	support_start(&dpu);
 	for (uint32_t i = 0; i < 3; i++) {
-		assert(ofs_driver_fetch_end(driver, tickets[3 + i]) == 0);
-		assert(support_fetch_check(fetches[i]) == 40);
-		support_fetch_free(fetches[i]);
+		finish(fetches[i], tickets[3 + i], 40);
 		assert(ofs_driver_put_end(driver, tickets[i]) == 0);
 		for (uint32_t k = 0; k < 8; k++)
 			assert(rcs[i][k] == 0 && dpu.length_of[8 * i + k] == PAYLOAD);
@@ -371,19 +328,12 @@ test_daemon_dies_under_all(int by_polling)
 		.timeout_ns = 600000000000ull,
 		.rcs = &rc};
 	uint32_t count = 0;
-	pid_t child;
 
 	set_up();
 	for (uint32_t i = 0; i < 3; i++)
 		fetches[i] = begin(4 * i, 4, 600000000000ull, &tickets[i]);
 	assert(ofs_driver_put_begin(driver, &put, &tickets[3]) == 0);
-	child = fork();
-	assert(child >= 0);
-	if (child == 0)
-		for (;;)
-			pause();                   /* the daemon, which holds its own end of the pair */
-	close(ofs_port_wake_fd(dpu.port)); /* only the child has it now */
-	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+	kill_daemon();
 	while (by_polling && count < 4)
 		count += (uint32_t)ofs_driver_poll(driver, 0, ended, 4);
 	for (uint32_t i = 0; i < 3; i++) {

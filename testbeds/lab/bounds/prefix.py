@@ -29,7 +29,7 @@ from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.ledger import share
-from offstage.bindings.prefix import ADMISSIONS, Ideal, distances, ideal, run
+from offstage.bindings.prefix import ADMISSIONS, Ideal, ideal, run
 from offstage.testbeds.workloads.requests.columns import Trace
 
 __all__ = [
@@ -137,15 +137,6 @@ class PrefixTrace:
     def ideal(self) -> HitRates:
         """Hit rates of an infinite cache: the upper bound."""
         return self.hit_rates(self.endless.rows)
-
-    @cached_property
-    def _lru_hits(self) -> Any:
-        return np.cumsum(distances(self.runs))
-
-    def lru_block_hit_rate(self, capacity_blocks: int) -> float:
-        """LRU by block, front first, from stack distances: no simulation, for any capacity."""
-        hits = self._lru_hits[min(capacity_blocks, len(self._lru_hits)) - 1]
-        return float(hits) / self.runs.access_count
 
     def hit_rates(self, rows: Any) -> HitRates:
         """The rates of `ROW` `[requests]`, over the requests after the warm-up."""

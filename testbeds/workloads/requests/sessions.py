@@ -46,9 +46,9 @@ class SessionPlan:
     """One decode session.
 
     `shared_chunks` then `own_chunks` are the identities of its context, front to back; the last
-    one is partial if `tail_tokens` is not 0. Shared means that another session of the same tenant
-    has the chunk too. The first `retained_chunk_count` chunks are already in the store when it
-    arrives, written by an earlier session of the plan: prefill writes only the rest.
+    one is partial if `context_tokens` ends within it. Shared means that another session of the same
+    tenant has the chunk too. The first `retained_chunk_count` chunks are already in the store when
+    it arrives, written by an earlier session of the plan: prefill writes only the rest.
     """
 
     name: str
@@ -75,11 +75,6 @@ class SessionPlan:
     def new_chunks(self) -> tuple[int, ...]:
         """What prefill must write: the chunks that no earlier session left in the store."""
         return self.chunks[self.retained_chunk_count :]
-
-    @property
-    def tail_tokens(self) -> int:
-        """Tokens in the partial last chunk of the context; 0 where the last chunk is full."""
-        return self.context_tokens % self.block_tokens
 
     @property
     def grown_chunk_count(self) -> int:

@@ -8,7 +8,7 @@ from offstage.testbeds.report.compare.columns import Column, UnitFigures
 from offstage.testbeds.report.compare.style import colours, line_style, unit_colours
 from offstage.testbeds.report.page.numbers import clock_ns
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
-from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
+from offstage.testbeds.report.page.plot import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,8 +133,6 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
         said,
         draw,
         height=height,
-        paper_inches=PAGE_INCHES,
-        paper_height=height,
         scroll=True,
     )
 

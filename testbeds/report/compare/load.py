@@ -9,7 +9,7 @@ from offstage.testbeds.report.compare.columns import Column, LoadPoint, Neighbou
 from offstage.testbeds.report.compare.style import colours, line_style
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour, plain_logs, rgb
-from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
+from offstage.testbeds.report.page.plot import Plot
 
 __all__ = ["heat_map", "hockey_stick", "isolation"]
 
@@ -68,8 +68,6 @@ def heat_map(column: Column) -> Plot | None:
         said,
         draw,
         height=height,
-        paper_inches=PAGE_INCHES,
-        paper_height=height,
         scroll=True,
     )
 

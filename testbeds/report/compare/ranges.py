@@ -8,7 +8,7 @@ import numpy as np
 from offstage.testbeds.report.compare.columns import Crossover, Effect
 from offstage.testbeds.report.page.numbers import ratio
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs, rgb
-from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
+from offstage.testbeds.report.page.plot import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,8 +61,6 @@ def tornado(
         said,
         draw,
         height=height,
-        paper_inches=PAGE_INCHES,
-        paper_height=height,
         scroll=True,
     )
 

@@ -46,7 +46,8 @@ class Plot:
     legend_rows: int = 0
     """Rows of a drawn legend, which needs room below the picture."""
     scroll: bool = False
-    """Its text has no room on a narrow page: there it scrolls."""
+    """Its text has no room on a narrow page: there it scrolls, and in a paper it takes both
+    columns."""
 
     def html(self, alone: bool) -> str:
         """The markup: in its panel, or over the whole width and once more for narrow pages."""
@@ -77,8 +78,9 @@ class Plot:
 
     def files(self, folder: Path, name: str) -> dict[str, Path]:
         """NAME.svg, .pdf and .png in `folder`; their paths by kind."""
-        height = self.paper_height or min(self.height, 0.75 * self.paper_inches)
-        with for_paper(self.paper_inches, height) as drawn:
+        inches = PAGE_INCHES if self.scroll else self.paper_inches
+        lower = self.height if self.scroll else min(self.height, 0.75 * inches)
+        with for_paper(inches, self.paper_height or lower) as drawn:
             self.draw(drawn)
             return dict(drawn.files(folder, name))
 

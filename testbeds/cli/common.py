@@ -22,7 +22,9 @@ from offstage.bindings.errors import BadInput, Interrupted, OffstageError, print
 __all__ = [
     "CurveOption",
     "DecodeCostOption",
+    "Dtype",
     "EndpointOption",
+    "Fabric",
     "Format",
     "FormatOption",
     "Kernel",
@@ -52,6 +54,24 @@ class Kernel(StrEnum):
     numpy = "numpy"
     torch = "torch"
     triton = "triton"
+
+
+class Fabric(StrEnum):
+    """The fabrics that bring blocks from a daemon."""
+
+    shm = "shm"
+    verbs = "verbs"
+    nixl = "nixl"
+    zmq = "zmq"
+
+
+class Dtype(StrEnum):
+    """The data type of a model's run; auto: as it is stored."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 DeviceOption = Annotated[

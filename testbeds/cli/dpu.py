@@ -2,7 +2,6 @@
 
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from offstage.testbeds.beds.device import as_device
 from offstage.testbeds.cli.common import (
     CurveOption,
     EndpointOption,
+    Fabric,
     Format,
     FormatOption,
     OperatorSecretOption,
@@ -30,15 +30,6 @@ __all__ = ["register"]
 
 MOVE_LOOK_S = 0.2
 WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
-
-
-class Fabric(StrEnum):
-    """The fabrics over which a host may attach."""
-
-    shm = "shm"
-    verbs = "verbs"
-    nixl = "nixl"
-    zmq = "zmq"
 
 
 dpu = typer.Typer(no_args_is_help=True, help="The daemon on the DPU, or on what stands in for it.")

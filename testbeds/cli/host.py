@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,9 @@ from offstage.testbeds.cli.common import (
     CurveOption,
     DecodeCostOption,
     DeviceOption,
+    Dtype,
     EndpointOption,
+    Fabric,
     Format,
     FormatOption,
     Kernel,
@@ -27,7 +28,6 @@ from offstage.testbeds.cli.host_calibrate import calibrate
 from offstage.testbeds.cli.host_model import (
     AheadName,
     AheadOption,
-    Dtype,
     DtypeOption,
     GenerateOption,
     ModelOption,
@@ -45,15 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 host = typer.Typer(no_args_is_help=True, help="The host agent, in the place of a GPU node.")
-
-
-class FabricName(StrEnum):
-    """The fabrics that bring blocks from the daemon."""
-
-    shm = "shm"
-    verbs = "verbs"
-    nixl = "nixl"
-    zmq = "zmq"
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +72,7 @@ SecretOption = Annotated[
     ),
 ]
 FabricOption = Annotated[
-    FabricName,
+    Fabric,
     typer.Option("--fabric", help="shm on one machine; verbs and nixl over RDMA; zmq anywhere"),
 ]
 RdmaOption = Annotated[
@@ -137,7 +128,7 @@ def run(
     secret: SecretOption = None,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
-    fabric: FabricOption = FabricName.shm,
+    fabric: FabricOption = Fabric.shm,
     rdma: RdmaOption = "",
     timeout: TimeoutOption = "5s",
     geometry: GeometryOption = "demo",
@@ -206,7 +197,7 @@ def _link(
     secret: Path | None,
     runtime_dir: Path | None,
     curve_dir: Path | None,
-    fabric: FabricName,
+    fabric: Fabric,
     rdma: str,
     timeout: str,
 ) -> "Endpoint":

@@ -13,7 +13,7 @@ from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_count
-from offstage.testbeds.cli.common import Format, emit
+from offstage.testbeds.cli.common import Dtype, Format, emit
 from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["run_model"]
 
 ROWS_MAX = 32
-
-
-class Dtype(StrEnum):
-    """The data type of a model's computation and of its blocks."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 class AheadName(StrEnum):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, table
+from offstage.testbeds.cli.common import Fabric, Format, FormatOption, TimeUnitOption, emit, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,17 +34,8 @@ CARRY_OUT_S = 30.0
 DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
 
 
-class PodFabricName(StrEnum):
-    """The fabrics that bring blocks from the members."""
-
-    shm = "shm"
-    verbs = "verbs"
-    nixl = "nixl"
-    zmq = "zmq"
-
-
 FabricOption = Annotated[
-    PodFabricName, typer.Option("--fabric", help="shm on the daemons' machine, zmq anywhere")
+    Fabric, typer.Option("--fabric", help="shm on the daemons' machine, zmq anywhere")
 ]
 
 
@@ -117,7 +108,7 @@ def drain(
         ),
     ] = None,
     runtime_dir: RuntimeDirsOption = None,
-    fabric: FabricOption = PodFabricName.shm,
+    fabric: FabricOption = Fabric.shm,
     form: FormatOption = Format.text,
 ) -> None:
     """Drain a member: it takes no new shards, and its hot or pinned blocks are pushed to others.
@@ -137,7 +128,7 @@ def drain(
 
 
 def _pushed(
-    found: "PodMap", name: str, tenant: str, runtime_dir: Path | None, fabric: PodFabricName
+    found: "PodMap", name: str, tenant: str, runtime_dir: Path | None, fabric: Fabric
 ) -> "Pushed | NotPushed":
     """The push of one tenant; an unreachable member is no error of the drain."""
     from offstage.bindings.errors import OffstageError
@@ -278,7 +269,7 @@ def run(
     place: PlaceArgument,
     runtime_dir: RuntimeDirsOption = None,
     tenant: Annotated[str, typer.Option("--tenant", help="owner of the blocks")] = "default",
-    fabric: FabricOption = PodFabricName.shm,
+    fabric: FabricOption = Fabric.shm,
     geometry: Annotated[str, typer.Option("--geometry", help="model of the KV")] = "demo",
     trace: Annotated[
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")

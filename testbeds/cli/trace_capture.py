@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.common import Dtype, Format, FormatOption, emit, table
 from offstage.testbeds.cli.progress import shown
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ class Mode(StrEnum):
     teacher = "teacher"
     free = "free"
     both = "both"
-
-
-class Dtype(StrEnum):
-    """The data type of the model's run."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 class Device(StrEnum):

@@ -147,7 +147,7 @@ def run(
         write_bytes(
             out / RUN_NAME, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
         )
-    emit(msgspec.to_builtins(found), form, run_table(found))
+    emit(found, form, run_table(found))
 
 
 def _value(name: str, text: str) -> float:

@@ -37,7 +37,6 @@ def validate(
     Exit code 0 for every verdict. A model that misses any figure is `uncalibrated`; one that misses
     none, but could not be judged on all, is `not measurable here`. Neither is calibrated.
     """
-    import msgspec
     from rich.console import Group
 
     from offstage.asic_model.calibrate import write_preset
@@ -51,7 +50,7 @@ def validate(
     if out is not None:
         write_preset(preset, out, found.calibrated_on)
         lines.append(str(out))
-    emit(msgspec.to_builtins(found), form, Group(figures, "", stages, *lines))
+    emit(found, form, Group(figures, "", stages, *lines))
 
 
 def _verdict(found: "Validation") -> str:

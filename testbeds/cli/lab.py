@@ -15,6 +15,7 @@ from offstage.testbeds.table import Table
 if TYPE_CHECKING:
     from offstage.testbeds.lab.results.summary import (
         BoundSummary,
+        Failed,
         Interval,
         LabSummary,
         PointSummary,
@@ -108,14 +109,18 @@ def sweep(
     """
     summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=True)
     _tell(summary, out, form)
-    _refuse_failed([f"{one.point}: {one.message}" for one in summary.failed], spec)
+    _refuse_failed(summary.failed, spec)
 
 
-def _refuse_failed(told: Sequence[str], spec: str) -> None:
+def _failed_lines(failed: Sequence["Failed"]) -> list[str]:
+    return [f"failed: {one.point}: {one.message}" for one in failed]
+
+
+def _refuse_failed(failed: Sequence["Failed"], spec: str) -> None:
     """RunFailed if a point failed. The others are printed and written by then."""
-    if told:
+    if failed:
         raise RunFailed(
-            f"failed: {len(told)}; the first is {told[0]}",
+            f"failed: {len(failed)}; the first is {failed[0].point}: {failed[0].message}",
             spec,
             "the results include all other points",
         )
@@ -134,25 +139,21 @@ def bounds(
 
     A later `lab run` into the same folder reuses them.
     """
-    import msgspec
     from rich.console import Group
     from rich.text import Text
 
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.results.summary import Failed
     from offstage.testbeds.lab.run.bounds_rows import bounds_rows, bounds_table
 
     experiment, folder = _planned(spec, out, seed, changes, sweep=True)
     with shown(1) as progress:
         _compute(experiment, folder, progress, jobs, "", bounds_only=True)
     rows = bounds_rows(experiment, folder)
-    failed = [{"point": label, "message": line} for label, line in experiment.refused]
-    lines = [Text(f"failed: {one['point']}: {one['message']}") for one in failed]
-    emit(
-        {"bounds": msgspec.to_builtins(rows), "failed": failed},
-        form,
-        Group(bounds_table(rows), *lines),
-    )
-    _refuse_failed([f"{one['point']}: {one['message']}" for one in failed], spec)
+    failed = [Failed(point=label, message=line) for label, line in experiment.refused]
+    shown_rows = Group(bounds_table(rows), *map(Text, _failed_lines(failed)))
+    emit({"bounds": rows, "failed": failed}, form, shown_rows)
+    _refuse_failed(failed, spec)
 
 
 @lab.command()
@@ -288,14 +289,14 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
 
     paths = {**write_results(summary, out), "ledger": out / "ledger.parquet"}
     sentence = lab_sentence(summary)
-    failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
+    failed = _failed_lines(summary.failed)
     lines = ["", sentence, *note_lines(summary.notes), *failed, "", *map(str, paths.values())]
     document = {
         "sentence": sentence,
         "notes": summary.notes,
         "points": [Headline.of(point) for point in summary.points],
-        "requests": msgspec.to_builtins(summary.requests),
-        "failed": msgspec.to_builtins(summary.failed),
+        "requests": summary.requests,
+        "failed": summary.failed,
         **{name: str(path) for name, path in paths.items()},
     }
     table = requests_table(summary.requests) if summary.requests else lab_table(summary)

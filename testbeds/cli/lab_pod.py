@@ -111,8 +111,8 @@ def _run(
     document = {
         "sentence": pod_sentence(summary),
         "notes": summary.notes,
-        "rows": msgspec.to_builtins(rows),
-        "beside": msgspec.to_builtins(summary.beside),
+        "rows": rows,
+        "beside": summary.beside,
         **{name: str(path) for name, path in paths.items()},
     }
     lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]

@@ -176,7 +176,6 @@ def _plan(
 
 def _show(found: "Plan", out: Path | None, inputs: bool, form: Format) -> None:
     """Write the files if requested, and print to the terminal."""
-    import msgspec
     from rich.console import Group
 
     from offstage.testbeds.plan.page import write_plan
@@ -184,4 +183,4 @@ def _show(found: "Plan", out: Path | None, inputs: bool, form: Format) -> None:
 
     paths = write_plan(found, out) if out is not None else ()
     text = inputs_table(found) if inputs else console(found)
-    emit(msgspec.to_builtins(found), form, Group(text, *map(str, paths)))
+    emit(found, form, Group(text, *map(str, paths)))

@@ -28,20 +28,22 @@ def tiers_served(spec: Spec, info: PointInfo, runs: Sequence[RunTotals]) -> list
     tokens = max(1, sum(int(run.columns["tokens"].sum()) for run in runs))
     stall_ns = sum(int(run.stall_ns.sum()) for run in runs)
     built = tiers_of(spec, size)
-    sums = [
-        {name: sum(run.tiers[at][name] for run in runs) for name in runs[0].tiers[at]}
+    of_all = [
+        {
+            name: (max if name == "read_ns_max" else sum)(run.tiers[at][name] for run in runs)
+            for name in runs[0].tiers[at]
+        }
         for at in range(len(built))
     ]
-    waited = sum(one["stall_ns"] for one in sums)
+    waited = sum(one["stall_ns"] for one in of_all)
     rows = _above(spec, info, runs, (stall_ns - waited) / tokens / NS_PER_MS)
-    for at, (one, counted) in enumerate(zip(built, sums, strict=True)):
-        longest_ns = max(run.tiers[at]["read_ns_max"] for run in runs)
-        rows.append(_below(one, counted, size, tokens, longest_ns, at + 1 == len(built)))
+    for one, counted in zip(built, of_all, strict=True):
+        rows.append(_below(one, counted, size, tokens, last=one is built[-1]))
     return rows
 
 
 def _below(
-    tier: Tier, counted: dict[str, int], size: int, tokens: int, longest_ns: int, last: bool
+    tier: Tier, counted: dict[str, int], size: int, tokens: int, *, last: bool
 ) -> TierSummary:
     reads = counted["reads"]
     written = counted["writes"] * size
@@ -57,7 +59,7 @@ def _below(
         stall_ms_per_token=counted["stall_ns"] / tokens / NS_PER_MS,
         promote_within="" if last else tier.promote_within,
         read_us_mean=counted["read_ns"] / reads / 1e3 if reads else None,
-        read_us_max=longest_ns / 1e3 if reads else None,
+        read_us_max=counted["read_ns_max"] / 1e3 if reads else None,
         placed=counted["placed"],
         promoted=counted["promoted"],
         demoted=counted["demoted"],

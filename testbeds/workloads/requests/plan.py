@@ -5,7 +5,7 @@ seed only enters the identities of the chunks, and through them their bytes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
@@ -143,6 +143,7 @@ def from_trace(
         requests = trace
     _check_options(options, shape)
     cap_tokens = options.context_tokens_max // shape.block_tokens * shape.block_tokens
+    options = replace(options, context_tokens_max=cap_tokens)
     steps_max = options.decode_steps or options.decode_steps_max
     limits = Limits(
         sessions=options.sessions,
@@ -158,7 +159,7 @@ def from_trace(
     factor = options.time_compression or compression_for(span_s, options.arrival_span_s)
     start = root(seed, "trace")
     rows = [
-        _from_request(request, arrival_s, start, cap_tokens, options, shape)
+        _from_request(request, arrival_s, start, options, shape)
         for request, arrival_s in zip(window.taken, compress(stamps, factor), strict=True)
     ]
     return WorkloadPlan(
@@ -180,14 +181,9 @@ def from_trace(
 
 
 def _from_request(
-    request: Request,
-    arrival_s: float,
-    start: int,
-    cap_tokens: int,
-    options: TraceOptions,
-    shape: ChunkShape,
+    request: Request, arrival_s: float, start: int, options: TraceOptions, shape: ChunkShape
 ) -> SessionPlan:
-    context_tokens = min(request.input_tokens, cap_tokens)
+    context_tokens = min(request.input_tokens, options.context_tokens_max)
     decode_steps = options.decode_steps or min(
         max(1, request.output_tokens), options.decode_steps_max
     )

@@ -20,7 +20,7 @@ from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import Logged, Times, UnitRun, times_of
 from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
-from offstage.bindings.network import Network
+from offstage.bindings.network import Limits, Network
 
 __all__ = ["Account", "Device", "Figures", "Served", "digest", "logged_of"]
 
@@ -39,12 +39,15 @@ class Device:
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         self.chip = open_chip(
             preset,
+            Limits(
+                in_flight_max=IN_FLIGHT_MAX,
+                piece_max=PIECES_MAX,
+                end_max=IN_FLIGHT_MAX,
+                visit_max=VISITS_MAX,
+                sample_every=1,
+            ),
             drive=drive,
             seed=seed,
-            in_flight_max=IN_FLIGHT_MAX,
-            piece_max=PIECES_MAX,
-            sample_every=1,
-            visit_max=VISITS_MAX,
             weights=trace.weights,
         )
         self.timing = self.chip.timing()

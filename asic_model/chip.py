@@ -34,7 +34,6 @@ from offstage.bindings.timing import Costs, Timing
 
 __all__ = ["Sizes", "limited", "network", "open_chip", "open_timing", "sizes"]
 
-PIECES_MAX = 1 << 16
 DPU_PIECE_BYTES = 8192
 """Piece size of a DPU's one-sided reads: as the chips' pieces, so that both overlap alike."""
 MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
@@ -151,24 +150,14 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
 
 def open_chip(
     preset: Preset,
+    limits: Limits,
     *,
     drive: str = "",
     seed: int = 0,
-    in_flight_max: int = 1 << 16,
     piece_bytes: int = 0,
-    piece_max: int = PIECES_MAX,
-    sample_every: int = 0,
-    visit_max: int = 1,
     weights: Sequence[int] = (1,),
 ) -> Chip:
     """The preset as a chip at time 0."""
-    limits = Limits(
-        in_flight_max=in_flight_max,
-        piece_max=piece_max,
-        end_max=in_flight_max,
-        visit_max=visit_max,
-        sample_every=sample_every,
-    )
     built = network(preset, drive=drive, piece_bytes=piece_bytes, weights=weights)
     return Chip(built, seed=seed, limits=limits)
 
@@ -177,9 +166,9 @@ def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 
     """A preset as a side of the timing seam, by name. Uses only seed and limits of `costs`."""
     chip = open_chip(
         read_preset(name),
+        Limits(in_flight_max=costs.in_flight_max, end_max=costs.in_flight_max, visit_max=1),
         drive=drive,
         seed=costs.seed,
-        in_flight_max=costs.in_flight_max,
         piece_bytes=block_bytes,
     )
     return chip.timing()

@@ -20,6 +20,7 @@ from offstage.asic_model.units.metadata import keys_of_block, set_count
 from offstage.asic_model.units.nvme import striped
 from offstage.bindings.core import CoreConfig
 from offstage.bindings.errors import BadInput
+from offstage.bindings.network import Limits
 from offstage.bindings.storage import NvmeModel, preset
 from offstage.bindings.timing import KINDS, Costs, Timing
 from offstage.dpu.config.options import Model
@@ -72,7 +73,7 @@ def took(timing: Timing, kind: str, *, count: int = 1, scores: int = 0, at_ps: i
 
 
 def opened(preset: Preset) -> Timing:
-    return open_chip(preset, in_flight_max=256).timing()
+    return open_chip(preset, Limits(in_flight_max=256)).timing()
 
 
 @pytest.mark.parametrize("name", names())
@@ -141,7 +142,7 @@ def took_all(timing: Timing, at_ps: int) -> int:
 def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, int]]:
     """Hits and misses of the table on the die, after each command of that many blocks of a
     session's layer."""
-    chip = open_chip(preset, in_flight_max=64)
+    chip = open_chip(preset, Limits(in_flight_max=64))
     timing, found = chip.timing(), []
     for number, (session, layer, count) in enumerate(commands):
         timing.ask(
@@ -187,7 +188,7 @@ def test_a_block_has_the_ratio_of_its_layer_and_a_piece_that_of_its_head() -> No
         assert row == tuple(round(1000 * head) for head in heads)
     moved = []
     for layer in (0, 1):
-        chip = open_chip(read_preset("asic_7nm"), in_flight_max=64)
+        chip = open_chip(read_preset("asic_7nm"), Limits(in_flight_max=64))
         chip.timing().ask("read", 0, size_bytes=BLOCK, layer=layer)
         chip.run()
         moved.append((chip.stats()["drive"].bytes, chip.stats()["dma_in"].bytes))
@@ -280,7 +281,7 @@ def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
     is first, even if it arrives late, because reads wait at the arbiter."""
     chip = open_chip(
         read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}),
-        in_flight_max=1024,
+        Limits(in_flight_max=1024),
         weights=(3, 1),
     )
     timing, order = chip.timing(), []

@@ -4,6 +4,7 @@ the device; and the session reaches the chip through the timing seam."""
 from offstage.asic_model.chip import open_chip
 from offstage.asic_model.neighbours import neighbours
 from offstage.asic_model.parameters import read_preset
+from offstage.bindings.network import Limits
 
 
 def test_a_victim_is_kept_from_an_aggressor_by_qos_alone() -> None:
@@ -25,7 +26,7 @@ def test_sessions_are_told_apart_through_the_timing_seam() -> None:
 
     def place(**changes: float) -> tuple[int, list[dict[str, int | None]]]:
         preset = read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1, **changes})
-        chip = open_chip(preset, in_flight_max=256)
+        chip = open_chip(preset, Limits(in_flight_max=256))
         timing = chip.timing()
         for tag in range(40):
             assert (

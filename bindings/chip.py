@@ -347,9 +347,11 @@ class _Config:
     def __post_init__(self) -> None:
         stages, routes = self._stages()
         self._kept: list[Any] = []
-        units = [self._unit(unit) for unit in self.network.units]
+        units: Any = ffi.new("struct ofs_chip_unit[]", len(self.network.units))
+        for struct, unit in zip(units, self.network.units, strict=True):
+            self._fill(struct, unit)
         self._kept += [
-            ffi.new("struct ofs_chip_unit[]", units),
+            units,
             ffi.new("struct ofs_chip_stage[]", stages),
             ffi.new("uint32_t[]", routes),
         ]
@@ -364,7 +366,7 @@ class _Config:
         for name, value in vars(self.limits).items():
             setattr(self.struct, name, whole(value, name, "chip"))
 
-    def _unit(self, unit: Unit) -> dict[str, Any]:
+    def _fill(self, struct: Any, unit: Unit) -> None:
         name = unit.name.encode()
         if not 0 < len(name) < _NAME_BYTES:
             raise BadInput("a name has 1 to 23 bytes", f"unit {unit.name!r}", "shorten it")
@@ -390,20 +392,18 @@ class _Config:
             "load_span_ps",
             "draw_span_ps",
         )
-        found: dict[str, Any] = {
-            "name": name,
-            "kind": index_of(KINDS, unit.kind, f"unit {unit.name}", "kind"),
-            "queue": index_of(QUEUES, unit.queue, f"unit {unit.name}", "queue"),
-            "drops": int(unit.drops),
-            "load_row_count": len(rows),
-            "load_rows": rows,
-            **{one: whole(getattr(unit, one), one, f"unit {unit.name}") for one in numbers},
-        }
+        struct.name = name
+        struct.kind = index_of(KINDS, unit.kind, f"unit {unit.name}", "kind")
+        struct.queue = index_of(QUEUES, unit.queue, f"unit {unit.name}", "queue")
+        struct.drops = int(unit.drops)
+        struct.load_row_count, struct.load_rows = len(rows), rows
+        for one in numbers:
+            setattr(struct, one, whole(getattr(unit, one), one, f"unit {unit.name}"))
         if unit.drive is not None:
             drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
             self._kept.append(drive)
             address = int(firmware.ffi.cast("uintptr_t", drive))
-            found["drive"] = ffi.cast("struct ofs_nvme_params *", address)
+            struct.drive = ffi.cast("struct ofs_nvme_params *", address)
         if unit.qos is not None:
             shares = [vars(one) for one in unit.tenants]
             try:
@@ -413,13 +413,12 @@ class _Config:
                 raise BadInput(str(error), f"unit {unit.name}", "give numbers from 0") from None
             qos.tenant_count = len(shares)
             self._kept += [qos, tenants]
-            found["qos"], found["tenants"] = qos, tenants
-        return found
+            struct.qos, struct.tenants = qos, tenants
 
-    def _stages(self) -> tuple[list[dict[str, Any]], list[int]]:
+    def _stages(self) -> tuple[list[dict[str, int]], list[int]]:
         """The stages of all routes, one route behind the other, and where each begins."""
         units = {unit.name: number for number, unit in enumerate(self.network.units)}
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, int]] = []
         starts = []
         for steps in self.network.steps().values():
             base = len(found)

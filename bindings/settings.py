@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 FLAGS = {
     "true": True,
@@ -171,24 +172,24 @@ def resolve(
             raise BadInput(f"{name!r} is not an option", "command line", "write section.key=value")
         check_known(section, sections, "command line", "section")
         given.append((section, {key: text}, "command line"))
-    values: dict[str, dict[str, Any]] = {section: {} for section in sections}
+    found: dict[str, Any] = {section: kind() for section, kind in sections.items()}
     sources: dict[str, str] = {}
     for section, table, source in given:
         if not isinstance(table, dict):
             raise BadInput(f"{section!r} is a value", source, f"write it as a table [{section}]")
-        values[section] |= read_table(sections[section], table, f"{source}: [{section}]")
+        found[section] = read_table(found[section], table, f"{source}: [{section}]")
         sources |= {f"{section}.{key}": source for key in table}
-    return {section: kind(**values[section]) for section, kind in sections.items()}, sources
+    return found, sources
 
 
-def read_table(kind: type[msgspec.Struct], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The typed values that a table gives, by their field."""
-    known = declared(kind)
+def read_table(base: S, table: Mapping[str, Any], where: str) -> S:
+    """`base` with the values that a table gives."""
+    known = declared(type(base))
     values = {}
     for key, value in table.items():
         check_known(key, known, where)
         values[known[key].name] = _read(known[key], value, f"{where} {key}")
-    return values
+    return msgspec.structs.replace(base, **values)
 
 
 def _read(one: Option, value: Any, where: str) -> Any:

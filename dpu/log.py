@@ -33,18 +33,18 @@ class Log:
         self._suppressed: dict[str, int] = {}
 
     def debug(self, event: str, **fields: Any) -> None:
-        self._write("debug", event, fields)
+        self._write("debug", event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        self._write("info", event, fields)
+        self._write("info", event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        self._write("warning", event, fields)
+        self._write("warning", event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        self._write("error", event, fields)
+        self._write("error", event, **fields)
 
-    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: str, event: str, /, **fields: Any) -> None:
         if LEVELS[level] < self._least:
             return
         with self._lock:
@@ -58,12 +58,12 @@ class Log:
             if event in self._suppressed:
                 fields = {**fields, "suppressed": self._suppressed.pop(event)}
             try:
-                self._stream.write(self._line(level, event, fields) + "\n")
+                self._stream.write(self._line(level, event, **fields) + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
                 pass  # a closed stderr must not stop the daemon
 
-    def _line(self, level: str, event: str, fields: dict[str, Any]) -> str:
+    def _line(self, level: str, event: str, /, **fields: Any) -> str:
         now = datetime.now(UTC)
         if self._text:
             details = " ".join(f"{name}={printable(value)}" for name, value in fields.items())

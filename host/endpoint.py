@@ -73,19 +73,22 @@ class Endpoint:
     ) -> "Endpoint":
         """Resolve `--endpoint`: an address, or an entry of the user's file. "" and None: use the
         entry's value. BadInput: it is neither, or the entry has a wrong key or value."""
-        found: dict[str, Any] = {"address": endpoint}
+        found, operators = cls(address=endpoint), None
         if "://" not in endpoint:
-            found = _entry(endpoint, os.environ if environ is None else environ)
-        operators = found.pop("operator_secret", None)
-        given = {"tenant": tenant, "runtime_dir": runtime_dir, "curve_dir": curve_dir}
-        found |= {key: value for key, value in given.items() if value}
-        own = operators if found.get("tenant") == OPERATOR else found.get("secret")
-        return cls(**found | more | {"secret": own if secret is None else secret})
+            found, operators = _entry(endpoint, os.environ if environ is None else environ)
+        found = replace(
+            found,
+            tenant=tenant or found.tenant,
+            runtime_dir=runtime_dir or found.runtime_dir,
+            curve_dir=curve_dir or found.curve_dir,
+        )
+        own = operators if found.tenant == OPERATOR else found.secret
+        return replace(found, **more, secret=own if secret is None else secret)
 
     @classmethod
     def of_engine(cls, table: Mapping[str, Any]) -> "Endpoint":
         """From an engine's configuration. BadInput: an unknown key, or a wrong value."""
-        found = cls(**{"name": "engine"} | _read(table, ENGINE, "offstage"))
+        found, _ = _read(cls(name="engine"), table, ENGINE, "offstage")
         if found.rdma and found.fabric != "verbs":
             raise BadInput(
                 f"rdma has no effect over {found.fabric}",
@@ -144,8 +147,8 @@ class Endpoint:
                 fabric.close()
 
 
-def _entry(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of the user's entry `name`, and `operator_secret`."""
+def _entry(name: str, environ: Mapping[str, str]) -> tuple[Endpoint, Path | None]:
+    """The user's entry `name`, and its `operator_secret`."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     file = Path(environ.get("OFFSTAGE_DAEMONS") or f"{base}/offstage/daemons.toml")
     tables = settings.read_toml(file, "write the daemon there") if file.is_file() else {}
@@ -157,27 +160,34 @@ def _entry(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
             "--endpoint",
             f"write an address such as {DEFAULT_ENDPOINT}" + (f", or one of {known}" * bool(known)),
         )
-    return _read(table, ENTRY, f"{file}: [{name}]", file.parent)
+    return _read(Endpoint(), table, ENTRY, f"{file}: [{name}]", file.parent)
 
 
 def _read(
-    table: Mapping[str, Any], keys: Collection[str], where: str, folder: Path = Path()
-) -> dict[str, Any]:
-    """The fields of an Endpoint that a table gives; paths are relative to `folder`."""
-    found: dict[str, Any] = {}
+    found: Endpoint,
+    table: Mapping[str, Any],
+    keys: Collection[str],
+    where: str,
+    folder: Path = Path(),
+) -> tuple[Endpoint, Path | None]:
+    """`found` with the fields that a table gives, and its `operator_secret`; paths are relative to
+    `folder`."""
+    operators: Path | None = None
     for key, value in table.items():
         settings.check_known(key, keys, where, "setting")
+        given: Any = value
         if key in SECONDS:
             if type(value) not in (int, float) or not 0 < value < math.inf:
                 raise BadInput(f"{key} is {value!r}", where, "write seconds above 0")
-            found[key] = float(value)
-            continue
-        if not isinstance(value, str) or not value.isprintable():
+            given = float(value)
+        elif not isinstance(value, str) or not value.isprintable():
             raise BadInput(f"{key} is {value!r}", where, "write it as text in quotes")
-        if key in PATHS:
-            found[key] = folder / Path(value).expanduser() if value else None
+        elif key in PATHS:
+            given = folder / Path(value).expanduser() if value else None
         elif key == "rdma":
-            found[key] = parse_rdma(value) if value else None
-        elif value or key != "tenant":
-            found["address" if key == "endpoint" else key] = value
-    return found
+            given = parse_rdma(value) if value else None
+        if key == "operator_secret":
+            operators = given
+        elif given != "" or key != "tenant":
+            found = replace(found, **{"address" if key == "endpoint" else key: given})
+    return found, operators

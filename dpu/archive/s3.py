@@ -186,7 +186,7 @@ class Bucket:
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names that begin so, a page at a time. Failed: also where some may be lacking."""
-        more: dict[str, Any] = {}
+        more: dict[str, str] = {}
         seen: set[int] = set()
         for _ in range(PAGES_MAX):
             page = self._page(Prefix=prefix, **more)

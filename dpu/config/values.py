@@ -83,15 +83,14 @@ def change_policy(
                 "it needs a restart: set it in the configuration, start it anew",
             )
     changes = {key.removeprefix("policy."): text for key, text in changes.items()}
-    chosen = settings.read_table(options.PolicyOptions, changes, where)
-    return msgspec.structs.replace(policy, **chosen)
+    return settings.read_table(policy, changes, where)
 
 
 def change_tenant(tenant: options.Tenant, changes: Mapping[str, str], where: str) -> options.Tenant:
     """`tenant` with its share of the drive or quotas changed, which may change while it runs."""
     for key in changes:
         settings.check_known(key, TENANT_LIVE, where, "key")
-    return msgspec.structs.replace(tenant, **settings.read_table(options.Tenant, changes, where))
+    return settings.read_table(tenant, changes, where)
 
 
 def rows(config: Config) -> Iterable[tuple[str, str, str]]:
@@ -118,6 +117,6 @@ def _tenants(tables: Any, file: str) -> tuple[options.Tenant, ...]:
     if any(one.get("secret") for one in tables):
         check_private(Path(file))
     return tuple(
-        options.Tenant(**settings.read_table(options.Tenant, table, f"{file}: [[tenant]] {number}"))
+        settings.read_table(options.Tenant(), table, f"{file}: [[tenant]] {number}")
         for number, table in enumerate(tables, 1)
     )

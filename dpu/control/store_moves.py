@@ -100,11 +100,9 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
             where,
             "start one of your own and give its transport id as path",
         )
-    chosen = settings.read_table(options.Storage, changes, where)
-    chosen |= {"target": "", "target_file": ""}
-    moved = msgspec.structs.replace(
-        config, storage=msgspec.structs.replace(config.storage, **chosen)
-    )
+    chosen = settings.read_table(config.storage, changes, where)
+    chosen = msgspec.structs.replace(chosen, target="", target_file="")
+    moved = msgspec.structs.replace(config, storage=chosen)
     if in_memory(config.storage):
         raise BadInput(
             "the present storage is memory, which cannot record a move",

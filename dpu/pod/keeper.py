@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -438,9 +438,12 @@ class Keeper:
 
 
 def _living(member: Member, epoch: int, holder: str) -> Living:
-    fields: dict[str, Any] = msgspec.structs.asdict(member)
     return Living(
-        **fields, carried_out=epoch, holder=holder, host=socket.gethostname(), pid=os.getpid()
+        **msgspec.structs.asdict(member),
+        carried_out=epoch,
+        holder=holder,
+        host=socket.gethostname(),
+        pid=os.getpid(),
     )
 
 

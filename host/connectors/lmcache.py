@@ -308,7 +308,7 @@ class L2:
             sizes = [self._sizes.pop(key, 0) for key in deleted]
         self._tell("_notify_keys_deleted", deleted, sizes)
 
-    def report_status(self) -> dict[str, Any]:
+    def report_status(self) -> dict[str, bool | str | int]:
         """Whether the daemon is reachable, and counts of moved objects."""
         return {"is_healthy": not self._client.away, "type": "offstage", **self._client.counts()}
 

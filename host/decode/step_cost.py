@@ -11,7 +11,6 @@ of tokens outside the measured range.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -93,7 +92,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
         layer_ns = _between(batches, batch, "sessions", lambda at: of_batch(batches[at]))
         return round(layer_ns * geometry.layer_count)
 
-    def said(self) -> dict[str, Any]:
+    def said(self) -> dict[str, str | dict[str, str]]:
         """The source of the times, for a report."""
         return {
             "provenance": self.provenance,

@@ -161,8 +161,7 @@ class Control:
     def status(self) -> dict[str, Any]:
         """State of the daemon, as its JSON has it (`protocol.status.DaemonStatus`); an operator
         also gets hosts, device and counters."""
-        found: dict[str, Any] = msgspec.to_builtins(self.call(p.Status()).status)
-        return found
+        return dict(msgspec.to_builtins(self.call(p.Status()).status))
 
     def ledger(self, tenant: str = "") -> ArchivedLedger:
         """Counters of a tenant; "": one's own, or all together for the operator."""

@@ -126,7 +126,7 @@ def read_inventory(path: Path) -> Dpu:
     settings.check_known(
         next((name for name in tables if name != "dpu"), "dpu"), ["dpu"], str(path), "table"
     )
-    dpu = Dpu(**settings.read_table(Dpu, tables.get("dpu", {}), f"{path}: [dpu]"))
+    dpu = settings.read_table(Dpu(), tables.get("dpu", {}), f"{path}: [dpu]")
     for name in ("ssh", "address"):
         if not getattr(dpu, name):
             raise BadInput(f"{name} is missing", f"{path}: [dpu]", "name the DPU")

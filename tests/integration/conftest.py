@@ -39,7 +39,7 @@ def lab_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """Of the environment that has vLLM."""
+    """The Python of the environment that has vLLM."""
     program = Path(os.environ.get("OFFSTAGE_VLLM", "")) / "bin/python"
     if not program.is_file():
         pytest.skip(f"needs {FIX}")
@@ -48,7 +48,7 @@ def python() -> Path:
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    """A small model that was trained."""
+    """A small trained model."""
     beside = Path(__file__).resolve().parents[3] / "shared/models"
     folder = Path(os.environ.get("OFFSTAGE_MODELS", beside))
     if not (folder / "pycode-3m").is_dir():

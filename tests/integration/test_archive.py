@@ -93,8 +93,8 @@ def test_every_block_comes_back_through_swift_after_a_kill(
 
 @pytest.mark.slow
 def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Swift) -> None:
-    """Killed again and again in the middle of uploads: is every block right in the store after
-    each, and right in the bucket, as far as it came, when the store is lost?"""
+    """After repeated kills during uploads: is every block right in the store each time, and are the
+    uploaded ones right in the bucket when the store is lost?"""
     more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="kills")
     for number in range(1, 4):
         with daemon(tmp_path, **more) as tier:
@@ -190,8 +190,8 @@ def test_a_server_that_fails_costs_no_block(
 
 
 def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
-    """Objects changed, cut short, exchanged for another's: are they misses, counted, and
-    left in the bucket after one look?"""
+    """Are objects that were modified, truncated or exchanged for another's misses, counted, and
+    left in the bucket after one read?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -230,7 +230,7 @@ def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) 
 
 
 def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
-    """Objects that take long to come: does the answer go after `archive.wait`, and are they there
+    """If objects are slow to arrive: is the answer sent after `archive.wait`, and are they there
     for the next session?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
     archive_and_lose(tmp_path, more)
@@ -244,7 +244,7 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
 
 
 def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> None:
-    """A text is on its way back when its session deletes it: does any of it stand anywhere?"""
+    """A session deletes a text that is being restored: is no part of it left anywhere?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
     archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
@@ -345,7 +345,7 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
 
 
 def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: TinyS3) -> None:
-    """Uploads read the store: are they no demands, and is nothing staged for them?"""
+    """Uploads read the store: do they count as no demands, and stage nothing?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, daemon__metrics_endpoint="127.0.0.1:0", **more) as tier:
         write(tier, 1)

@@ -21,7 +21,8 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A killed daemon costs hits and comes back; one that joins serves; the page shows both."""
+    """Does a killed daemon cost hits and come back, does a joining one serve, and does the page
+    show both?"""
     page = tmp_path / "page.html"
     found = told(
         capsys,
@@ -45,7 +46,7 @@ def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its requests, in less than its time, with one fault drawn."""
+    """Are a trace's requests run, in less than its time, with one random fault?"""
     trace = tmp_path / "mooncake.jsonl"
     rows = [
         {

@@ -15,7 +15,7 @@ KINDS = ["reuse", "least-loaded", "round-robin"]
 
 
 def save(path: Path, count: int) -> Path:
-    """Eight documents of three blocks in turn, each request with a block of its own behind."""
+    """Eight documents of three blocks in turn, each request followed by a block of its own."""
     rows = [
         {
             "timestamp": 100 * at,
@@ -93,7 +93,7 @@ def test_what_cannot_be_is_one_line(
 def test_requests_that_come_all_at_once_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rate is taken from their times."""
+    """Their times give no rate."""
     trace = save(tmp_path / "mooncake.jsonl", 1)
     assert run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace)]) == 2
     assert "give a longer trace" in capsys.readouterr().err

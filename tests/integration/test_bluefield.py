@@ -139,8 +139,9 @@ def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
 
 @pytest.mark.slow
 def test_a_dpu_is_set_up_driven_and_stopped_over_ssh(base: Path, node: list[str]) -> None:
-    """From nothing to three arms on the live daemon, in one report; doctor of both ends, and the
-    log come back; a second `up` leaves keys as they are; a wrong machine is one line."""
+    """From a bare machine to three arms on the live daemon, in one report; doctor output of both
+    ends, and the log are copied back; a second `up` leaves keys unchanged; a wrong machine is one
+    line."""
     done = offstage(node, base, "run", "bluefield", "--sessions", "1", "--steps", "4")
     try:
         assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ from offstage.host.link.control import Control
 def tier(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Daemon]:
-    """A daemon by itself, and one that is a member of a pod."""
+    """A standalone daemon, and one that is a member of a pod."""
     folder = tmp_path_factory.mktemp("inputs")
     more = {"daemon__metrics_endpoint": "127.0.0.1:0", "storage__size": "8MiB"}
     if request.param == "member":
@@ -57,14 +57,14 @@ def others(tier: Daemon) -> Path:
 
 
 def held(tier: Daemon) -> dict[str, tuple[object, ...]]:
-    """All that is on the disk, but for the log."""
+    """Everything on the disk, except the log."""
     found = snapshot(tier.log.parent)
     del found[tier.log.name]
     return found
 
 
 def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -> p.Reply:
-    """The answer to a message as it stands."""
+    """The raw answer to a message."""
     socket = control._line.socket
     raw = msgspec.msgpack.encode(fields)
     socket.send_multipart([control._ticket if ticket is None else ticket, raw], zmq.NOBLOCK)
@@ -103,14 +103,14 @@ def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
 
 
 def undo(control: Control) -> None:
-    """Of a message that was right after all."""
+    """Reverts a message that turned out to be valid."""
     control.undrain()
     control.fabric_shut("zmq")
     control.fabric_open("shm")
 
 
 def test_no_setting_of_policy_or_storage_changes_a_file(tier: Daemon, others: Path) -> None:
-    """Each key that PolicySet and StorageMove take, and each tenant's, with each text."""
+    """Each key of PolicySet and StorageMove, and of each tenant, with each text."""
     before = held(tier)
     new = str(tier.log.parent / "new.ofs")
     moves = [

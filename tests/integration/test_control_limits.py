@@ -1,4 +1,4 @@
-"""Does a daemon that is attacked through its sockets stay small, and open to everybody else?"""
+"""Does a daemon that is attacked through its sockets stay small, and available to all others?"""
 
 import contextlib
 import resource
@@ -40,7 +40,7 @@ def threads(tier: Daemon) -> int:
 
 
 def check_open(tier: Daemon) -> None:
-    """A host logs in, attaches and maps its region, and the operator is answered."""
+    """Can a host log in, attach and map its region, and does the operator get an answer?"""
     with tier.control(timeout_s=WAIT_S) as control:
         shm.open_driver(control.attach("shm"), WAIT_S).close()
     with tier.control(p.OPERATOR, timeout_s=WAIT_S) as operator:
@@ -64,7 +64,8 @@ def test_endless_handshakes_lock_no_host_out(tier: Daemon) -> None:
 
 
 def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
-    """800 scrapes that never finish asking: is there a thread for none, an answer for the next?"""
+    """With 800 scrapes that never complete their request: does none take a thread, and does the
+    next get an answer?"""
     before = threads(tier)
     with contextlib.ExitStack() as held:
         for _ in range(800):
@@ -79,7 +80,7 @@ def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
 
 
 def test_silent_hand_out_connections_lock_no_host_out(tier: Daemon) -> None:
-    """200 connections to the hand-out that say nothing: does the next host get its descriptors?"""
+    """With 200 silent connections to the hand-out: does the next host get its descriptors?"""
     with contextlib.ExitStack() as held:
         for _ in range(200):
             mute = held.enter_context(socket.socket(socket.AF_UNIX))
@@ -88,7 +89,7 @@ def test_silent_hand_out_connections_lock_no_host_out(tier: Daemon) -> None:
 
 
 def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
-    """A tenant logs in until it is refused: does the operator still?"""
+    """A tenant logs in until it is refused: can the operator still log in?"""
     with contextlib.ExitStack() as held:
         with pytest.raises(StoreFull):
             for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Does an operator reach a daemon that speaks CURVE, and is it said why one does not?"""
+"""Can an operator reach a daemon with CURVE, and does a failure name its cause?"""
 
 import json
 import shutil
@@ -20,7 +20,8 @@ SECRET = "5a" * 32
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keys as the commands make them: of the daemon, a client it knows, and one it does not."""
+    """Keys as the commands make them: of the daemon, of a client it knows, and of an unknown
+    one."""
     base = tmp_path_factory.mktemp("curve")
     assert run(["keys", "make", "server", str(base / "server")]) == 0
     for name in ("known", "stranger"):
@@ -56,8 +57,8 @@ def reach(address: str, base: Path, keys: str) -> None:
 def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
     tier: Daemon, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over the network's port with keys of its own, by a name of the user's file; and as the
-    daemon's user on its machine, with nothing."""
+    """Over the network's port with its own keys, by a name in the user's file; and as the daemon's
+    user on its machine, without any."""
     entry = (
         f'[lab]\nendpoint = "{tier.endpoint}"\ncurve_dir = "known"\n'
         'operator_secret = "operator.secret"\n'
@@ -93,7 +94,7 @@ def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
 
 
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
-    """While the daemon runs; and a secret key, or a second one of a name, is not taken."""
+    """Also while the daemon runs; a secret key, or a second one of a name, is refused."""
     folder, key = str(base / "server"), base / "stranger/client.key"
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2

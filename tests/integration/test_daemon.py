@@ -1,4 +1,4 @@
-"""Does the real daemon start, serve, refuse, drain and survive, as a process of its own?"""
+"""Does the real daemon start, serve, refuse, drain and survive, as a separate process?"""
 
 import contextlib
 import json
@@ -124,7 +124,8 @@ def write_and_read(control: Control, driver: Driver, count: int = 8) -> None:
 
 
 def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path) -> None:
-    """Login, attach, hand-out, put, fetch: the same bytes, and do ledger and metrics show it?"""
+    """Login, attach, hand-out, put, fetch: are the bytes the same, and do ledger and metrics show
+    it?"""
     with daemon(tmp_path) as served:
         with served.control() as control:
             driver = take_driver(control.attach())
@@ -171,7 +172,8 @@ def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_the_policy_changes_while_the_daemon_runs(tmp_path: Path) -> None:
-    """Is a change in force at once, refused as a whole when wrong, and the operator's alone?"""
+    """Does a change apply at once, is a wrong one refused as a whole, and may only the operator
+    make one?"""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         assert operator.policy_set({"prefetchers": ["window"], "degree_max": 7})["degree_max"] == 7
         with pytest.raises(BadInput, match="did you mean 'degree_max'"):
@@ -183,7 +185,7 @@ def test_the_policy_changes_while_the_daemon_runs(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) -> None:
-    """Are blocks that were only staged on the store after SIGTERM, and does it exit with 0?"""
+    """Are blocks that were only staged on the store after SIGTERM, and is the exit code 0?"""
     back = {"store__write": "back", "store__dirty_max": "64"}
     written = blocks_of(6, 9)
     ordinals = np.arange(6, dtype=np.uint32)
@@ -213,7 +215,7 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
 
 def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path) -> None:
     """After `drain`, are new sessions refused with a reason while status still answers? After
-    `undrain`, are sessions and puts taken again, by the same daemon?"""
+    `undrain`, does the same daemon accept sessions and puts again?"""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         with served.control() as control:
             control.attach()
@@ -258,7 +260,7 @@ def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> N
 
 
 def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
-    """After kill -9 of a host, are port and sessions free long before the heartbeat's timeout?"""
+    """After kill -9 of a host, are port and sessions freed long before the heartbeat's timeout?"""
     with daemon(tmp_path, daemon__host_timeout="1h") as served:
         pid = os.fork()
         if pid == 0:  # the host: attaches, opens sessions, then sleeps until it is killed
@@ -282,7 +284,7 @@ def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
-    """Without heartbeats, are its sessions reclaimed, and with them, does it live on?"""
+    """Is a host without heartbeats reclaimed and notified, and does one with heartbeats stay?"""
     with daemon(tmp_path, daemon__host_timeout="600ms") as served:
         silent = served.control(heartbeat=False)
         silent.attach()
@@ -301,7 +303,8 @@ def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
-    """Two daemons, a taken port, another version's store, bad values: one line, exit code 2?"""
+    """Do a second daemon, a taken port, another version's store, and bad values get one line and
+    exit code 2?"""
     with daemon(tmp_path) as served:
         line = refused(tmp_path)  # the same runtime directory
         assert f"pid {served.process.pid}" in line
@@ -322,7 +325,8 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
 
 
 def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None:
-    """Random frames, raw bytes and a claimed 1 GiB frame: does the daemon live in little memory?"""
+    """With random frames, raw bytes and a claimed 1 GiB frame: does the daemon keep running in
+    little memory?"""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         before = rss_bytes(served)
         rng = np.random.default_rng(5)
@@ -359,7 +363,8 @@ def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None
 
 
 def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
-    """Ports, sessions and chunks beyond the limits: a typed error each, and the daemon lives?"""
+    """Do ports, sessions and chunks beyond the limits each get a typed error, and does the daemon
+    keep running?"""
     limits = {"limits__ports": "1", "limits__sessions": "2", "limits__context_tokens": "256"}
     with daemon(tmp_path, **limits) as served:
         with served.control() as first, served.control() as second:
@@ -375,7 +380,7 @@ def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
-    """Do decisions and work of a live run come out the same when its log is fed to a new core?"""
+    """Does a new core that is fed a live run's log make the same decisions, with the same work?"""
     run = tmp_path / "recorded"
     with daemon(tmp_path, daemon__record_dir=str(run)) as served:
         with served.control() as control:

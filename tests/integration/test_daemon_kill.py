@@ -38,7 +38,7 @@ from live_daemon import (
 
 
 def kill_loop(folder: Path, kills: int, seed: int, **changed: str) -> dict[str, float]:
-    """So many lives of a daemon on one store; figures of the run."""
+    """Start and kill the daemon this many times on one store; returns figures of the run."""
     rng = random.Random(seed)
     acknowledged: set[tuple[int, int, int]] = set()
     figures = {"kills": 0.0, "fetched": 0.0, "checked": 0.0}

@@ -1,4 +1,4 @@
-"""Other ways to the daemon: the ZMQ fabric, CURVE, ipc, and the command line."""
+"""Do the other ways to reach the daemon work: the ZMQ fabric, CURVE, ipc, and the command line?"""
 
 import json
 import subprocess
@@ -90,7 +90,8 @@ class Link:
 
 
 def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -> None:
-    """Put and fetch by messages: same bytes, damage refused, misuse a typed error, no leftovers?"""
+    """Put and fetch by messages: are the bytes the same, is damage refused, is misuse a typed
+    error, and is nothing left over?"""
     rows = np.random.default_rng(1).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
     with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as tier:
         with tier.control() as control:
@@ -142,7 +143,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
 
 
 def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
-    """Does a client with a listed key log in, and one without a key or with another not?"""
+    """Can a client with a listed key log in, and one without a key or with another not?"""
     keys, known = tmp_path / "keys", tmp_path / "known"
     stranger = tmp_path / "stranger"
     for directory in (keys / "clients", known, stranger):
@@ -187,8 +188,8 @@ def cli(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
-    """Do status, ledger, policy, dismiss and drain answer in JSON, and errors in one line with
-    code 2?"""
+    """Do status, ledger, policy, dismiss and drain print JSON, and errors in one line with code
+    2?"""
     options = {
         "daemon__endpoint": "tcp://127.0.0.1:*",
         "memory__huge": "off",
@@ -220,7 +221,8 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
 
 
 def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:
-    """A torn log, an alien store, an unknown command: one line, code 2 or 1, no traceback?"""
+    """Do a torn log, a foreign store and an unknown command get one line and code 2 or 1, without a
+    traceback?"""
     (tmp_path / "torn").write_bytes(b"\x01" * 1000)
     for words in (
         ["dpu", "replay", str(tmp_path / "torn")],

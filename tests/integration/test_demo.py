@@ -29,7 +29,7 @@ SMALL = "demo --storage emulated --sessions 1 --steps 4 --context-tokens 4096".s
 
 
 def demo(folder: Path, *words: str) -> dict[str, Any]:
-    """The summary of a demo in a process of its own; nothing but figures on stdout."""
+    """The summary of a demo run as a process; stdout has nothing but figures."""
     done = subprocess.run(
         offstage_words("demo", "--out", "out", "--format", "json", *words),
         cwd=folder,
@@ -88,7 +88,7 @@ def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> None:
-    """The same demands without a DPU: nothing of g3 is a hit, all blocks are right, and the page,
+    """The same demands without a DPU: no fetch of g3 is a hit, all blocks are right, and the page,
     the terminal and summary.json show them."""
     summary = demo(
         tmp_path,
@@ -127,7 +127,8 @@ def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> No
 def test_demands_depend_on_the_seed_alone(
     quick: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Neither prefetcher nor storage, nor a second time: selection and HBM pool are the host's."""
+    """Not on prefetcher or storage, and the same when repeated: selection and HBM pool are the
+    host's."""
     _, summary = quick
     again = demo(tmp_path, "--quick", "--seed", "7", "--storage", "emulated")
     seen = [
@@ -253,7 +254,7 @@ def test_bad_options_are_one_line(
 def test_a_corrupt_block_fails_the_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all its runs: are summary and page there, and the exit code 1 with one line?"""
+    """In all its runs: are summary and page there, and the exit code 1 with one line?"""
     damage_fetches(monkeypatch)
     out = tmp_path / "out"
     assert run([*SMALL, "--out", str(out), "--format", "json"]) == 1

@@ -42,12 +42,12 @@ def fill(driver: Driver, text: Text) -> list[Place]:
 
 
 def served(driver: Driver, text: Text, places: list[Place]) -> dict[Place, int]:
-    """How the fetch of each ended; the bytes of those that came are checked."""
+    """How the fetch of each block ended; fetched bytes are checked."""
     return {(one, layer): fetch(driver, text, layer, [one])[0] for one, layer in places}
 
 
 def cut(backing: Path) -> int:
-    """Cut the file at its highest used segment; returns the blocks that stood from there on."""
+    """Truncate the file at its highest used segment; returns the blocks from there on."""
     with StoreFile(backing) as file:
         used = [one for one in file.segments() if one.state == "used"]
         last = max(used, key=lambda one: one.index)
@@ -57,7 +57,7 @@ def cut(backing: Path) -> int:
 
 
 def check_cut(tier: Daemon, backing: Path) -> None:
-    """A text on the store and out of the arena; then the file below is cut."""
+    """A text is on the store and not in the arena; then its file is truncated."""
     with (
         tier.control(p.OPERATOR) as operator,
         tier.control() as control,
@@ -88,7 +88,7 @@ def check_cut(tier: Daemon, backing: Path) -> None:
 
 
 def test_a_store_that_is_cut_short_under_the_daemon(tmp_path: Path) -> None:
-    """A file under O_DIRECT: are short reads errors and no data, and the rest served?"""
+    """With a file under O_DIRECT: are short reads errors and no data, and is the rest served?"""
     with daemon(tmp_path, storage__size=f"{STORE}") as tier:
         check_cut(tier, tmp_path / "store.ofs")
 
@@ -178,7 +178,7 @@ def test_a_block_device_that_fills_up_and_has_room_again(
 
 
 def refuse_writes(tier: Daemon, refuse: bool) -> None:
-    """Writes to segments fail from now on, or go on; reads are as ever."""
+    """Make writes to segments fail from now on, or succeed again; reads are unaffected."""
     _, most = resource.prlimit(tier.process.pid, resource.RLIMIT_FSIZE)
     bound = SEGMENTS_OFFSET if refuse else most
     resource.prlimit(tier.process.pid, resource.RLIMIT_FSIZE, (bound, most))
@@ -220,8 +220,8 @@ def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
 
 
 def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None:
-    """Write-back: blocks were acknowledged and the drive refuses their flush. Are they tried again
-    until it takes them, and all there after a drain and a kill?"""
+    """Write-back: the drive refuses the flush of acknowledged blocks. Are they retried until it
+    accepts them, and all there after a drain and a kill?"""
     back = {"store__write": "back", "store__dirty_max": "32"}
     with daemon(tmp_path, storage__size=f"{STORE}", **back) as tier:
         with (

@@ -1,4 +1,4 @@
-"""Does a host reach a real daemon over each fabric, and learn of its death?"""
+"""Can a host reach a real daemon over each fabric, and does it notice the daemon's death?"""
 
 import contextlib
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
 
 
 def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
-    """By the broken wake descriptor: the timeout of this fetch would outlast the test."""
+    """Through the broken wake descriptor: the timeout of this fetch would exceed the test's."""
     with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control)
         session, keys = write_and_read(control, fabric)

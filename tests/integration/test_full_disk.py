@@ -29,7 +29,7 @@ shift; exec "$@"
 
 
 def unshare(*words: str) -> list[str]:
-    """As root of a mount namespace, which others get together with a user namespace."""
+    """As root of a mount namespace; other users get one together with a user namespace."""
     return ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", *words]
 
 
@@ -63,7 +63,7 @@ def test_a_full_disk_is_told_and_what_was_acknowledged_is_served(tmp_path: Path)
 
 
 def fill_and_read(tier: Daemon) -> None:
-    """Put until the disk refuses, and then read every block that it took."""
+    """Put until the disk refuses, then read every acknowledged block."""
     rng = np.random.default_rng(7)
     with tier.control() as control:
         fabric = open_fabric(control)

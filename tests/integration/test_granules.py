@@ -1,4 +1,4 @@
-"""Do a real daemon and a real host read only the granules selected, and the right ones?"""
+"""Do a real daemon and a real host read only the selected granules, with the right bytes?"""
 
 import contextlib
 import json
@@ -68,8 +68,8 @@ def test_only_what_was_selected_is_read(tmp_path: Path, backend: str) -> None:
 
 @pytest.mark.slow  # the contract suite asks it of the device, this of the daemon
 def test_a_store_is_read_by_either_setting(tmp_path: Path) -> None:
-    """A store that was written whole is read in granules, whole block by whole block; and one that
-    was written in granules is read by a daemon that has none."""
+    """A store written in whole blocks is read by a daemon with granules, each block as a whole; one
+    written in granules is read by a daemon without them."""
     storage = {"backend": "posix", "path": str(tmp_path / "s")}
     for folder, granule_tokens, more in (
         ("plain", 0, []),

@@ -1,4 +1,5 @@
-"""Does `offstage host run` drive a daemon that another started, and count for itself alone?"""
+"""Does `offstage host run` work with a daemon that another command started, and count only its own
+demands?"""
 
 import json
 import os
@@ -75,8 +76,8 @@ def check_run(one: dict[str, Any]) -> None:
 
 
 def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) -> None:
-    """The second run finds every block in the store, meets a warm arena and says so, demands the
-    same blocks over other messages, and its figures hold nothing of the first."""
+    """The second run finds every block in the store, reports the warm arena, demands the same
+    blocks over another fabric, and its figures include nothing of the first."""
     begin_cold(tier, prefetchers="window,ema,shared", eviction="score")
     first = drive(tier, tmp_path / "shm")
     second = drive(tier, tmp_path / "zmq", "--fabric", "zmq")
@@ -187,7 +188,7 @@ def test_what_does_not_fit_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both sides named, with the fix, before anything is prefilled."""
+    """Both values are named, with the fix, before anything is prefilled."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no folder")
     assert run(words_of(tier, *more)) == 2
@@ -197,9 +198,9 @@ def test_what_does_not_fit_is_one_line(
 
 
 def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> None:
-    """Bytes of every third block flipped in a real store while its daemon is stopped: does a run
-    count each that it demanded as computed again and none as corrupt, do both ends agree on how
-    demands ended, and is the exit code 0?"""
+    """Every third block of a real store is damaged while its daemon is stopped: does a run count
+    each demanded one as computed again and none as corrupt, do both ends agree on how demands
+    ended, and is the exit code 0?"""
     store = {"backend": "auto", "path": str(tmp_path / "store.kv"), "size": "64MiB"}
     with start(tmp_path, storage=store) as tier:
         first = drive(tier, tmp_path / "first")
@@ -239,7 +240,7 @@ def device_of(tier: Daemon) -> dict[str, Any]:
 
 
 def test_with_few_descriptors_it_runs_or_says_so(tier: Daemon) -> None:
-    """24 of them: does the host end in one line, or well, and the daemon in one line?"""
+    """With 24 of them: does the host end well or in one line, and the daemon too?"""
     said = {}
     for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
         done = subprocess.run(
@@ -255,7 +256,7 @@ def test_with_few_descriptors_it_runs_or_says_so(tier: Daemon) -> None:
 
 
 def test_a_tenant_with_its_secret_alone(tier: Daemon, tmp_path: Path) -> None:
-    """From where the operator's secret is not: all figures but the reactor's own time."""
+    """Without access to the operator's secret: all figures except the reactor's own time."""
     secret = tmp_path / "lab.secret"
     secret.write_bytes((tier.runtime_dir / "lab.secret").read_bytes())
     secret.chmod(0o600)
@@ -266,7 +267,7 @@ def test_a_tenant_with_its_secret_alone(tier: Daemon, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
-    """Whichever end notices first: the port, or a message to the control socket."""
+    """Whether the port notices first, or a call on the control socket."""
     with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
         host = subprocess.Popen(
             offstage_words(*words_of(tier, "--steps", "4000")),
@@ -306,8 +307,8 @@ def test_a_corrupt_block_fails_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One block in a fetch has other bytes than prefill wrote: are the files there, the counts
-    right, and the exit code 1 with one line that says so?"""
+    """One block of a fetch differs from prefill's bytes: are the files there, the counts right, and
+    the exit code 1 with a line that says so?"""
     damage_fetches(monkeypatch)
     begin_cold(tier, prefetchers="window", eviction="score")
     out = tmp_path / "out"

@@ -63,7 +63,7 @@ HOSTILE_COMMANDS = int(os.environ.get("OFFSTAGE_HOSTILE_COMMANDS", "20000"))
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon that is alive at the end, to the operator too, and that failed at no request."""
+    """A daemon that at the end still runs, answers the operator, and had no internal error."""
     with daemon(tmp_path, limits__sessions="32") as tier:
         yield tier
         assert tier.process.poll() is None
@@ -72,14 +72,14 @@ def tier(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def test_every_kind_of_request_is_tried() -> None:
-    """Does one that is added get a place here?"""
+    """Does this file have every kind of request, including new ones?"""
     tried = {type(make(1)) for make in OF_HOSTS} | {type(one) for one in OF_OPERATORS}
     assert tried == set(p.CALLS)
 
 
 def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
-    """Each place of each request of a host, lists and structs in them too: an answer, and the other
-    host of the tenant is served."""
+    """Each value in each request of a host, including those in lists and structs: is there an
+    answer, and is the other host of the tenant served?"""
     codes: Counter[str] = Counter()
     with Honest(tier) as honest:
         attacker = Attacker(tier, "red")
@@ -121,7 +121,8 @@ def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
 
 
 def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) -> None:
-    """Fetches, puts, guesses and releases over `zmq`: each is answered, and the rest is served."""
+    """Fetches, puts, guesses and releases over `zmq`: is each answered, and the other host
+    served?"""
     codes: Counter[str] = Counter()
     rows: Counter[int] = Counter()
     with Honest(tier) as honest:
@@ -164,7 +165,7 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) ->
 
 
 def numbers_of(kind: Any) -> Iterator[tuple[str, int]]:
-    """Each field of a record with each number, cut to its width."""
+    """Each field of a record with each number, truncated to its width."""
     for name in kind.names:
         found = kind[name]
         for number in sorted({one % 2 ** (8 * found.base.itemsize) for one in INTEGERS}):
@@ -172,8 +173,8 @@ def numbers_of(kind: Any) -> Iterator[tuple[str, int]]:
 
 
 def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
-    """Each field of each command, and of each guess that a HINT brings: one answer, and the other
-    host of the tenant is served."""
+    """Each field of each command, and of each guess in a HINT: is there one answer, and is the
+    other host of the tenant served?"""
     with Honest(tier) as honest, tier.control(heartbeat=False) as control:
         port = RawPort(control)
         session = control.session_open(select_blocks=4)
@@ -223,7 +224,7 @@ def test_commands_of_random_numbers_harm_no_other_host(tier: Daemon) -> None:
 
 
 def drawn(rng: np.random.Generator, count: int, sessions: list[int]) -> Any:
-    """Commands as `offstage bench soak` has them."""
+    """Random commands like those of `offstage bench soak`."""
 
     def below(most: int) -> Any:
         return np.where(

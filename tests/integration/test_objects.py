@@ -1,4 +1,4 @@
-"""Whole objects over a live daemon: is every byte right, and every other end named right?"""
+"""Whole objects over a live daemon: is every byte right, and every failure named correctly?"""
 
 import random
 import select
@@ -155,7 +155,7 @@ def test_parts_land_in_order_and_lost_objects_are_named(client: ObjectClient) ->
 
 
 def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
-    """Are objects that were asked back by a time read on time, and others missing?"""
+    """Are objects prefetched in time counted as on time, and others as missing?"""
     with daemon(tmp_path, storage__size="64MiB") as cold:
         with ObjectClient(where(cold)) as writer:
             for number in range(60):  # more than staging memory holds
@@ -186,7 +186,7 @@ def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_key_of_another_tenant_reads_nothing(tier: Daemon) -> None:
-    """Does the same key, model and layout under another tenant's secret find anything?"""
+    """Does the same key, model and layout under another tenant's secret find nothing?"""
     data = bytes_of(1, 3 * PAYLOAD)
     with ObjectClient(where(tier)) as red, ObjectClient(where(tier, tenant=OTHER)) as blue:
         assert put(red, b"mine", data) is DONE
@@ -201,7 +201,7 @@ def test_a_key_of_another_tenant_reads_nothing(tier: Daemon) -> None:
 def test_a_model_of_another_layout_finds_nothing_and_says_so(
     tier: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is a dtype or model that changed under the same name one line, and misses?"""
+    """Does a changed dtype or model under the same name log one line, and miss?"""
     data = bytes_of(2, 3 * PAYLOAD)
     with ObjectClient(where(tier), model="m", layout="bf16 16x64") as before:
         assert put(before, b"k", data) is DONE
@@ -273,7 +273,7 @@ def test_processes_share_a_daemon(tier: Daemon, client: ObjectClient) -> None:
 
 
 def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
-    """Does a connector with a wrong setting, tenant or address say so at its start?"""
+    """Does a connector report a wrong setting, tenant or address at its start?"""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Endpoint.of_engine({"endpont": "tcp://x"})
     with pytest.raises(BadInput, match="write it as text"):
@@ -285,8 +285,8 @@ def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
 
 
 def test_a_full_store_makes_room(tmp_path: Path) -> None:
-    """More objects than the store holds: is none refused, the last one there, and every other whole
-    or absent?"""
+    """With more objects than the store holds: is none refused, the last one there, and every other
+    whole or absent?"""
     with daemon(tmp_path, storage__size="4MiB") as small, ObjectClient(where(small)) as client:
         size, count = 19 * PAYLOAD, 80  # 20 blocks
         for number in range(count):
@@ -301,8 +301,8 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
 
 
 def test_leases_give_way_together(tier: Daemon) -> None:
-    """Every session of a client is a lease: does a large batch go in half of them at a time, and
-    not one, and are the newest leases still there?"""
+    """Every session of a client is a lease: does a large batch end half of them at a time, not one
+    by one, and are the newest leases still there?"""
     count, size = 16, 2 * PAYLOAD
     keys = [b"way%d" % i for i in range(count)]
     with ObjectClient(where(tier)) as client:
@@ -355,8 +355,8 @@ def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> Non
 
 
 def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
-    """An object that is leased fills half of the store: does one as large end as refused, with the
-    fix, leave the first right, and go in where the lease is given back?"""
+    """A leased object fills half of the store: is one of the same size refused, with the fix, is
+    the first intact, and does the second succeed once the lease is released?"""
     room = {"storage__size": "4MiB", "limits__context_tokens": "65536"}
     with daemon(tmp_path, **room) as small, ObjectClient(where(small)) as client:
         size = 220 * PAYLOAD

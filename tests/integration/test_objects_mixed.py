@@ -1,5 +1,5 @@
-"""A block of an object goes bad and other bytes are put under its key, at a real daemon: does a
-reader ever get the bytes of two puts? The simulation of the same name has the orders."""
+"""If a block of an object is damaged and other bytes are put under its key, at a real daemon: does
+a reader ever get the bytes of two puts? The simulation of the same name covers the orders."""
 
 from pathlib import Path
 from typing import Any

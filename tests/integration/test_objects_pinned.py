@@ -1,5 +1,5 @@
-"""Objects over a fabric that writes into the reader's memory by itself: is all of it registered
-when it must be, no longer than it must be, and every byte right?"""
+"""For objects over a fabric that writes into the reader's memory directly: is all of it registered
+exactly as long as it must be, and is every byte right?"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +72,7 @@ def fill(client: ObjectClient) -> tuple[list[bytes], list[NDArray[np.uint8]]]:
 
 
 def read(client: ObjectClient, keys: list[bytes], targets: list[NDArray[np.uint8]]) -> bool:
-    """All at once: whether every one came."""
+    """Read all at once; returns whether every one arrived."""
     return client.wait(client.get, keys, targets).states == (DONE,) * len(keys)
 
 
@@ -106,8 +106,8 @@ def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
 
 
 def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
-    """A daemon that is frozen with reads on their way, into memory that is registered for them
-    alone: is none of it when they are LATE, and does the next read come?"""
+    """A daemon is frozen with reads in flight into memory that is registered for them alone: is it
+    unregistered when they are LATE, and does the next read succeed?"""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier) | {"timeout_s": 60.0})) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
@@ -167,7 +167,7 @@ def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.verbs
 def test_objects_go_over_rdma(rdma: Adapter, tmp_path: Path) -> None:
-    """Over a real adapter: are objects put, read into registered memory and into other, replaced
+    """Over a real adapter: are objects put, read into registered and unregistered memory, replaced
     and deleted, as over shared memory?"""
     with daemon(tmp_path, rdma__enabled="true", limits__sessions="64") as tier:
         where = Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "timeout_s": 30.0})

@@ -1,4 +1,5 @@
-"""Are several real daemons one tier: placed, read right, drained, purged, one of them killed?"""
+"""Do several real daemons form one tier: are blocks placed, read right, drained and purged, even if
+one is killed?"""
 
 import json
 import signal
@@ -85,7 +86,7 @@ def words_of(pod: Pod, *more: str) -> list[str]:
 
 
 def check(one: PodResult) -> None:
-    """Every block that came was right, every token was decoded, attention is dense attention."""
+    """Every fetched block was right, every token was decoded, attention is dense attention."""
     assert one.tokens == 2 * STEPS and one.blocks_corrupt == 0
     assert one.blocks_verified + one.blocks_recomputed == one.demands > 0
     assert one.attention_checked > 0 and one.attention_error_max < 1e-4
@@ -110,7 +111,7 @@ def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
-    """After a drain the same run computes nothing again, and the member still serves."""
+    """After a drain, does the same run compute nothing again, and does the member still serve?"""
     driven(pod, deadline_ns=UNHURRIED_NS)
     name = "dpu2"
     assert run(["pod", "drain", pod.place, name]) == 0
@@ -222,7 +223,8 @@ def test_a_member_whose_ledger_differs_fails_the_run(
 def test_a_member_that_did_not_keep_its_chips_pace_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of 101 requests too late at one member of two: is pod.json there, and the exit code 1?"""
+    """With two of 101 requests too late at one member of two: is pod.json there, and is the exit
+    code 1?"""
     late = iter([1, 2])
 
     def counted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Does `offstage testbed` start a pod, with a real etcd where there is one, drive and end it?"""
+"""Does `offstage testbed` start a pod, with a real etcd where available, drive it and end it?"""
 
 import json
 import os
@@ -22,8 +22,8 @@ def ran(out: Path, verb: str, capsys: pytest.CaptureFixture[str], *more: str) ->
 def test_up_run_drain_down(
     etcd: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four daemons serve and agree; a member of etcd is killed and the map is changed all the same;
-    a second `up` is refused; afterwards no process is left."""
+    """Do four daemons serve and agree; can the map change after a member of etcd was killed; is a
+    second `up` refused; and is no process left afterwards?"""
     if etcd and shutil.which("etcd") is None:
         pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
     if not etcd:

@@ -26,7 +26,7 @@ LAYERS, BLOCK_BYTES = 2, 4096
 
 
 class Does(Silent):
-    """Does something when a quarter of the tokens was decoded."""
+    """Calls a function once a quarter of the tokens was decoded."""
 
     def __init__(self, what: Callable[[], object]) -> None:
         self._what, self._left = what, -1

@@ -1,4 +1,5 @@
-"""Do daemons of a pod serve under leases of a real etcd, and no longer? Killed, stopped, back."""
+"""Do daemons of a pod serve under leases of a real etcd, and no longer: killed, stopped,
+restarted?"""
 
 import contextlib
 import json
@@ -146,7 +147,8 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
 def test_a_deletion_reaches_a_member_that_was_away(
     pod: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is acknowledged without the dead one, which drops everything before it serves anybody."""
+    """It is acknowledged without the dead member, which deletes everything before it serves any
+    host."""
     driven(pod)
     pod.send("dpu2", signal.SIGKILL)
     pod.until(lambda: pod.member("dpu2").state == "gone", "it stays in the map")

@@ -49,7 +49,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def prometheus(tier: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The shipped configuration, but for address, token and pace."""
+    """The shipped configuration, except address, token and interval."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip(FIX)
     folder = tmp_path_factory.mktemp("prometheus")
@@ -96,8 +96,8 @@ def answers(base: str) -> bool:
 def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
     tier: Daemon, prometheus: str
 ) -> None:
-    """promtool and the server take the rules; refused logins and a drain are seen by their
-    expressions, and nothing else is."""
+    """promtool and the server accept the rules; only the expressions for refused logins and a drain
+    match."""
     rules = PRESETS / "prometheus/offstage.rules.yml"
     subprocess.run(["promtool", "check", "rules", str(rules)], check=True, capture_output=True)
     until(lambda: all(one["lastEvaluation"][0] != "0" for one in listed(prometheus)))
@@ -138,7 +138,7 @@ def states(base: str) -> dict[str, str]:
 
 
 def seen(base: str, rule: Any) -> bool:
-    """Whether its expression holds now, however long it must hold before it is raised."""
+    """Whether its expression matches now, whatever its duration before an alert."""
     return bool(query(base, "query", query=rule["query"])["result"])
 
 

@@ -33,7 +33,7 @@ BLOCKS = CHUNKS * LAYERS  # of one text
 
 
 def write_text(tier: Daemon, tenant: str, number: int, *, keep: bool = True) -> None:
-    """All of a text, acknowledged, and archived or deleted again."""
+    """Write all of a text, acknowledged; then archive or delete it."""
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
         for layer in range(LAYERS):

@@ -69,8 +69,8 @@ def status(tier: Daemon, tenant: str) -> dict[str, Any]:
 
 
 def test_a_full_archive_of_one_leaves_the_other_its_part(tmp_path: Path) -> None:
-    """Red archives all that the table holds, and the daemon starts again on its store. Blue then
-    appends and puts its whole part, and every block of it is right; red keeps its own part."""
+    """Red archives all that the table holds, and the daemon restarts on its store. Can blue then
+    append and put its whole share, with every block right; and does red keep its own?"""
     limits = {"limits__chunks": str(TABLE)}
     with daemon(tmp_path, TENANTS, **limits) as tier:
         with host(tier, "red") as (control, driver):
@@ -98,7 +98,7 @@ def test_a_full_archive_of_one_leaves_the_other_its_part(tmp_path: Path) -> None
 
 
 def put_text(driver: Driver, text: Text) -> int:
-    """All blocks of a text; how many were acknowledged."""
+    """Put all blocks of a text; returns how many were acknowledged."""
     return sum(
         len(put(driver, text, layer, list(range(first, first + 16))))
         for layer in range(LAYERS)
@@ -107,7 +107,7 @@ def put_text(driver: Driver, text: Text) -> int:
 
 
 def check(tier: Daemon, tenant: str, number: int) -> int:
-    """How many blocks of a text the store has; each of them is right."""
+    """How many blocks of a text the store has; each of them must be right."""
     with host(tier, tenant) as (control, driver):
         text = open_text(control, number)
         for layer in range(LAYERS):
@@ -170,8 +170,8 @@ def one_block() -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, A
 
 
 def test_a_tenant_near_its_limit_is_told_and_no_other(tmp_path: Path) -> None:
-    """Gauges of quotas by token, the tenant's own status, one line in the log for each time that
-    80 % are reached; a bound that is raised while the daemon runs; dirty blocks within theirs."""
+    """Gauges of quotas by token, the tenant's own status, one line in the log each time that 80 %
+    are reached; a limit that is raised at run time; dirty blocks within theirs."""
     tenants = {"red": {"chunks_max": CHUNKS, "dirty_max": 2}, "blue": {}}
     with daemon(
         tmp_path,

@@ -62,9 +62,9 @@ def own_logits(model: Path, tokens: list[int]) -> Any:
 def test_with_every_block_selected_it_is_the_model_itself(
     architecture: str, tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Every step of every layer fetches most blocks; logits are those of the same kernel over
-    blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer
-    blocks the same run gives something else, and says how much."""
+    """Every step of every layer fetches most blocks; logits equal those of the same kernel over
+    blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer blocks
+    the same run differs, and reports by how much."""
     model = model_of(tmp_path, architecture)
     found = drive(
         tier,
@@ -112,7 +112,7 @@ def tokens_of(model: Path, text: Path) -> list[int]:
 def test_what_it_generates_is_what_the_library_generates(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Greedy, over all blocks; the same blocks are in the store already for a second run."""
+    """Greedy, over all blocks; for a second run the same blocks are in the store already."""
     model = model_of(tmp_path, "llama", eos_token_id=None)
     found = drive(tier, model, text, tmp_path / "out", "--select-blocks", "all", "--generate")
     (one,) = found["passes"]
@@ -157,7 +157,7 @@ def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
 def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
     text: Path, tmp_path: Path
 ) -> None:
-    """Byte for byte; one that decoding wrote cannot be, and the run says so."""
+    """Byte for byte; a block that decoding wrote cannot be, and the run says so."""
     from offstage.host.transformer.dense import DenseKv, kv_geometry
 
     loaded = load(look(model_of(tmp_path, "qwen3")))
@@ -210,8 +210,8 @@ def test_what_had_no_effect_stands_under_the_headline(
 def test_a_run_in_which_all_counts_has_no_such_note(
     tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And blocks of the same tokens that a shorter prefill made are other blocks: the last piece
-    of a prefill is of another length, and rounds otherwise."""
+    """And blocks of the same tokens from a shorter prefill are other blocks: the last chunk of a
+    prefill has another length, and rounds differently."""
     model = model_of(tmp_path, "llama")
     drive(tier, model, text, tmp_path / "out", "--select-blocks", "8", *SMALL_POOL)
     words = ["--steps", str(STEPS), "--select-blocks", "8", *SMALL_POOL]
@@ -269,7 +269,8 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Word for word, after the daemon that refused, with its configuration and its store?"""
+    """Does the error's command work verbatim, after the daemon that refused, with its configuration
+    and its store?"""
     monkeypatch.chdir(tmp_path)
     if words == ["--model"]:
         words = ["--model", str(model_of(tmp_path, "llama", head_dim=8)), "--text", str(text)]

@@ -50,9 +50,9 @@ def test_a_corrupt_block_fails_the_run(
 
 
 def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Path) -> None:
-    """Every third block of the store damaged while its daemon is stopped: is the model's answer the
-    same to the bit, nothing corrupt, and the exit code 0? And do host and daemon count the same?
-    Segments are small, so that they are full: recovery itself reads the blocks of others."""
+    """Every third block of the store is damaged while its daemon is stopped: is the model's output
+    the same to the bit, nothing corrupt, and the exit code 0? And do host and daemon count the
+    same? Segments are small, so that they are full: recovery itself reads the blocks of others."""
     model = model_of(tmp_path, "llama")
     words = ["--select-blocks", "all", *SMALL_POOL]
     found = []
@@ -99,7 +99,8 @@ def test_a_ledger_that_differs_fails_the_run(
 def test_a_run_against_a_chip_that_came_too_late_is_void(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of 101 reads, writes, commands and answers: is model.json there, and the exit code 1?"""
+    """With two of 101 reads, writes, commands and answers too late: is model.json there, and is the
+    exit code 1?"""
     late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
     monkeypatch.setattr(model_run, "counters_since", lambda before, after: {**after, **late})
     words = ["--context-tokens", "128", "--steps", "4", "--select-blocks", "6"]

@@ -1,4 +1,5 @@
-"""Does the report work in a real browser: drawn, quiet, not wider than the screen, hoverable?"""
+"""Does the report work in a real browser: is it drawn without errors, within the screen, with
+tooltips?"""
 
 import json
 import re
@@ -102,7 +103,8 @@ def lab_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fifteen policies at three buffers; one of them bad enough to press the others together."""
+    """Fifteen policies at three buffers; one of them so bad that the others are crowded
+    together."""
     made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
     names = [f"a-rather-long-name+{at} (degree_max={at})" for at in range(14)]
     for at, name in enumerate([*names, "bad"]):
@@ -190,7 +192,7 @@ def test_a_labs_page_fits_and_its_labels_do_not_meet(
 def test_the_policy_stops_what_is_not_the_pages_own(
     browser: SimpleNamespace, page: Path, tmp_path: Path
 ) -> None:
-    """A script that got into the page by a mistake of ours would not run."""
+    """A script that got into the page by our mistake would not run."""
     foreign = tmp_path / "foreign.html"
     script = "<script>document.title = 'ran'</script>"
     foreign.write_text(page.read_text().replace("</body>", script + "</body>"))

@@ -1,4 +1,4 @@
-"""SGLang on the tier: are its pages kept as its own storage keeps them, and every refusal clear?"""
+"""SGLang on the tier: are its pages stored as by its own storage, and is every refusal clear?"""
 
 import json
 import os
@@ -101,8 +101,8 @@ def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
 
 
 def test_a_frozen_daemon_makes_pages_absent(tier: Daemon) -> None:
-    """Does each call end at its bound while the daemon is frozen, with nothing, and are the pages
-    there again once it goes on?"""
+    """Does each call end at its deadline while the daemon is frozen, with no pages, and are they
+    there again once it resumes?"""
     pool, keys = Pool(), [f"f/{i}" for i in range(3)]
     storage = opened(tier, pool, extra={"patience_s": 0.3, "timeout_s": 60.0})
     assert storage.batch_set(keys, list(pool.pages[:3]))
@@ -145,8 +145,8 @@ def test_other_ranks_types_and_models_find_nothing(tier: Daemon) -> None:
 def test_pages_are_of_the_models_files_and_of_what_computes_them(
     tier: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Are pages of the same name found by a copy of the model, and not where weights, an adapter's
-    files, KV dtype, quantization, kernels or LoRA differ?"""
+    """Does a copy of the model find pages of the same name, and a model with other weights, adapter
+    files, KV dtype, quantization, kernels or LoRA miss them?"""
     from offstage.host.connectors import sglang
 
     for name in "ab":
@@ -183,7 +183,7 @@ def test_pages_are_of_the_models_files_and_of_what_computes_them(
 
 
 def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
-    """Is a wrong setting, no model and no daemon one error when SGLang attaches its storage?"""
+    """Is a wrong setting, a missing model or daemon one error when SGLang attaches its storage?"""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Storage(config(tier, extra={"endpont": "tcp://x"}))
     with pytest.raises(BadInput, match="weights_id"):
@@ -198,8 +198,8 @@ def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("failures", ["", "0.3"])
 def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
-    """Does SGLang's factory load the backend, keep pages with it as with its own files, and with
-    its own failures injected never get other bytes?"""
+    """Does SGLang's factory load the backend, store pages with it as with its own files, and with
+    its own faults injected never get other bytes?"""
     program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"
     if not program.is_file():
         pytest.skip(f"needs {FIX}")

@@ -37,7 +37,7 @@ TRANSPORTS = ("TCP", "VFIOUSER")
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    """One of the test's own: it is stopped and killed."""
+    """A target of the test's own, which is stopped and killed."""
     with spdk_drives.start() as found:
         yield found
 
@@ -90,7 +90,8 @@ def test_bytes_come_back_at_every_depth_and_size(transport: str, size: int, dept
 def test_a_killed_target_ends_every_io_with_an_error(
     target: Target, transport: str, kind: int
 ) -> None:
-    """Killed in the middle: does each I/O end once, within the deadline, and the close not hang?"""
+    """Killed in the middle: does each I/O end once, within the deadline, and does close not
+    hang?"""
     path = target.serve(target.memory_drive("killed", SIZE_BYTES), transport)
     buffer = Buffer(64 * 64 * KIB)
     with open_drive(path) as storage:
@@ -113,7 +114,7 @@ def test_a_stopped_target_is_cut_off_and_taken_back(
     target: Target, transport: str, kind: int
 ) -> None:
     """Stopped in the middle: do its I/Os end with -ETIMEDOUT, and does it serve again, with every
-    byte in place, when it goes on?"""
+    byte in place, once it resumes?"""
     path = target.serve(target.memory_drive("stopped", SIZE_BYTES), transport)
     with open_drive(path) as storage:
         want = pattern(storage, 1)
@@ -138,7 +139,7 @@ def test_a_stopped_target_is_cut_off_and_taken_back(
 
 
 def test_a_short_stop_is_not_noticed(target: Target) -> None:
-    """Does an I/O that a target is late with still end well?"""
+    """Does an I/O succeed if the target is late within the deadline?"""
     path = target.serve(target.memory_drive("late", SIZE_BYTES))
     buffer = Buffer(64 * KIB)
     with open_drive(path) as storage:
@@ -216,7 +217,7 @@ def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
 
 
 def test_several_drives_are_one(target: Target) -> None:
-    """Do bytes over a stripe of three drives come back, after a reopen as well?"""
+    """Do reads over a stripe of three drives return what was written, after a reopen as well?"""
     paths = [target.serve(target.memory_drive(f"stripe{i}", 8 * MIB)) for i in range(3)]
     noise, back = Buffer(3 * MIB), Buffer(3 * MIB)
     noise.view[:] = os.urandom(noise.size_bytes)
@@ -282,7 +283,7 @@ def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -
 
 
 def test_a_target_that_is_stopped_at_open_is_given_up(target: Target) -> None:
-    """Does an open end where the target accepts and never answers?"""
+    """Does an open end if the target accepts and never answers?"""
     path = target.serve(target.memory_drive("hung", SIZE_BYTES))
     target.signal(signal.SIGSTOP)
     with pytest.raises(OffstageError, match="does not answer"):
@@ -323,7 +324,7 @@ def _answer_as_no_target(listener: socket.socket) -> None:
 
 
 def test_a_child_of_fork_is_refused() -> None:
-    """Is memory that a child shares with its parent kept from it?"""
+    """Is a child kept from the memory that it shares with its parent?"""
     path = spdk_drives.drive("TCP", SIZE_BYTES)
     open_drive(path).close()
     child = os.fork()
@@ -338,7 +339,8 @@ def test_a_child_of_fork_is_refused() -> None:
 
 
 def test_what_carries_something_is_refused_until_it_is_erased(target: Target) -> None:
-    """Is a namespace with a partition table kept from a store, named, and given up when asked?"""
+    """Is a namespace with a partition table refused as a store, named, and used once an erase is
+    requested?"""
     path = target.serve(target.memory_drive("taken", SIZE_BYTES))
     asked = config.load(
         overrides={"storage.backend": "spdk", "storage.path": path, "storage.size": "16MiB"}

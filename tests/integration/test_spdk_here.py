@@ -86,8 +86,8 @@ def _space(address: str) -> str:
 
 
 def placement(address: str) -> dict[int, int]:
-    """Sectors that are left in the reclaim unit of each placement handle; the drive's own word.
-    Empty where it has no placement."""
+    """Sectors that are left in the reclaim unit of each placement handle, as the drive reports.
+    Empty if it has no placement."""
     bind(address, "")
     try:
         space = _space(address)
@@ -128,8 +128,8 @@ def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
 
 
 def test_too_few_huge_pages_are_said() -> None:
-    """Does a drive that maps memory itself say so where SPDK's lies in base pages, how many would
-    do, and nothing where that was chosen?"""
+    """Does a drive that maps memory itself report that SPDK's is in base pages, with the needed
+    number of huge pages, and nothing if that was chosen?"""
     path = spdk_drives.drive("PCIe", 64 << 20)
 
     def opened(pages: str, leave: int) -> Any:

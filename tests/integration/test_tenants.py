@@ -1,6 +1,6 @@
 """Do neighbours at one daemon keep to their shares of the drive, and does each get its own blocks?
 
-Times belong to `offstage bench tenants`; here order and bytes are looked at. That a flood leaves a
+Times belong to `offstage bench tenants`; this test checks order and bytes. That a flood leaves a
 victim its turns is shown in virtual time, by dpu/firmware/test/test_device_tenants.c.
 """
 
@@ -37,7 +37,7 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
 def test_a_missed_aim_decides_where_that_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command, of shares that no machine has: is the file there, and the exit code 1?"""
+    """With an unreachable aim and the strict option: is the file there, and is the exit code 1?"""
     monkeypatch.setattr(tenants, "WEIGHT_ERROR_MAX", -1.0)
     words = ["bench", "tenants", "--seconds", "0.1", "--folder", str(tmp_path)]
     assert run([*words, "--out", str(tmp_path / "found.json"), "--strict"]) == 1

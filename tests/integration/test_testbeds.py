@@ -1,4 +1,5 @@
-"""Do the testbeds of this machine start, compare their arms on one live daemon, and end whole?"""
+"""Do the testbeds of this machine start, compare their arms on one live daemon, and end
+completely?"""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Are the pages about two machines true, as written: two network namespaces, and a user on each?
+"""Are the pages about two machines right as written: two network namespaces, and a user on each?
 
-Only the copies are made by the test: the `scp` of the page needs an SSH daemon on `dpu`.
+The test makes only the copies: the `scp` of the page needs an SSH daemon on `dpu`.
 """
 
 import json
@@ -29,7 +29,7 @@ WAIT_S = 500.0
 
 
 def interpreter(uid: int) -> tuple[str, str]:
-    """A Python that this user may run, and its path; the test is skipped where there is none."""
+    """A Python that this user may run, and its path; the test skips if there is none."""
     path = ":".join(one for one in sys.path if one)
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         done = subprocess.run(
@@ -138,7 +138,7 @@ def put(path: Path, text: str, uid: int) -> None:
 
 @dataclass
 class Readers:
-    """Go through pages, one at each machine; the daemon that they start runs until `stop`."""
+    """Follow pages, one at each machine; the daemon that they start runs until `stop`."""
 
     world: World
     said: list[str] = field(default_factory=list)
@@ -193,8 +193,8 @@ def ran_well(summary: Path) -> None:
 
 
 def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> None:
-    """Each command of the page ends well, the run's blocks come over the link and are right, and
-    the daemon's files stay its own user's."""
+    """Does each command of the page succeed, do the run's blocks arrive intact over the link, and
+    do the daemon's files stay its own user's?"""
     world = readers.world
     readers.follow(HOW_TO / "run-host-and-dpu.md")
     assert readers.daemon is not None

@@ -1,4 +1,4 @@
-"""Do two tenants under two users of one machine get at each other, or at the daemon's own?"""
+"""Can two tenants under two users of one machine access each other's data, or the daemon's own?"""
 
 import encodings.ascii
 import encodings.idna  # noqa: F401
@@ -91,7 +91,7 @@ def world() -> Iterator[World]:
 
 
 def folder(world: World, name: str) -> Path:
-    """Where another daemon's configuration and log are."""
+    """A folder for another daemon's configuration and log."""
     made = world.base / name
     made.mkdir(mode=0o755)
     return made
@@ -105,7 +105,8 @@ def keeper_files(world: World) -> list[str]:
 
 
 def test_only_root_can_inspect_the_daemon(world: World) -> None:
-    """Are descriptors, memory and environment of the daemon shut to other users, and to its own?"""
+    """Are descriptors, memory and environment of the daemon inaccessible to other users, and to its
+    own?"""
     for uid in (RED, BLUE, KEEPER):
         found = run(uid, attack, world.pid, [])
         assert set(found) == WAYS
@@ -113,7 +114,7 @@ def test_only_root_can_inspect_the_daemon(world: World) -> None:
 
 
 def test_what_the_daemon_keeps_on_disk_is_its_own(world: World) -> None:
-    """Operator's secret, both tenants' secrets, the store: does another user read any of them?"""
+    """Can another user read the operator's secret, either tenant's secret, or the store?"""
     files = keeper_files(world)
     for uid, other in ((RED, "blue"), (BLUE, "red")):
         found = run(uid, attack, world.pid, [*files, world.secret(other)])
@@ -121,8 +122,8 @@ def test_what_the_daemon_keeps_on_disk_is_its_own(world: World) -> None:
 
 
 def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
-    """With the other tenant's socket and even its token: does a user get its descriptors? And the
-    rightful one, by its user or by its group, still has them, and cannot write to its region?"""
+    """With the other tenant's socket and even its token: does a user get its descriptors? And does
+    the rightful user, by name or by group, still get them, without write access to its region?"""
     for name, uid, other in (("red", RED, BLUE), ("blue", BLUE, RED)):
         one = Child(uid, host, world.endpoint, name, world.secret(name))
         offered = one.line()
@@ -142,8 +143,8 @@ def test_a_login_needs_the_tenants_secret(world: World) -> None:
 
 
 def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(world: World) -> None:
-    """The daemon is down and another tenant's user has its port, with its own secret: is anything
-    of a tenant but the names in Hello handed to it?"""
+    """The daemon is down and another tenant's user has its port, with its own secret: does that
+    process receive anything of a tenant except the names in Hello?"""
     stranger = Child(BLUE, listen, world.secret("blue"))
     one = Child(RED, host, stranger.line()["endpoint"], "red", world.secret("red"))
     assert one.wait() == 1 and "cannot prove that it has the secret" in one.complaint()
@@ -153,7 +154,7 @@ def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(wor
 
 
 def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
-    """A runtime directory below a closed one: is that said at the start, and not met by a host?"""
+    """Is a runtime directory below a closed one reported at the start, before a host fails?"""
     shut = world.base / "keeper/shut"
     shut.mkdir(mode=0o700)
     os.chown(shut, KEEPER, KEEPER)
@@ -165,7 +166,7 @@ def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
 
 
 def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
-    """Is a store's file that others can read made private where it is the daemon's, and else
+    """Is a store's file that others can read made private if it is the daemon's, and otherwise
     refused?"""
     made = (world.base / "keeper/store.ofs").stat()
     assert (made.st_uid, made.st_mode & 0o777) == (KEEPER, 0o600)

@@ -77,7 +77,7 @@ def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict
 
 
 def objects(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
-    """Read the object that both users name, and put one's own where there is none."""
+    """Read the object that both users name, and put one's own if there is none."""
     target = np.zeros(OBJECT, np.uint8)
     place = Endpoint.of_engine(
         {"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0}
@@ -104,7 +104,7 @@ def attach_over_zmq(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
 
 
 def s3() -> dict[str, Any]:
-    """A small server in a process of its own, until it is killed."""
+    """A small server in a separate process, until it is killed."""
     with TinyS3() as server:
         print(json.dumps({"endpoint": server.endpoint}), flush=True)
         sys.stdin.readline()
@@ -113,7 +113,7 @@ def s3() -> dict[str, Any]:
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder that other users pass, with the secret of both tenants for each of them."""
+    """A folder that other users can traverse, with the secret of both tenants for each of them."""
     if os.getuid() != 0:
         pytest.skip("takes three users; run it as root")
     folder = Path(tempfile.mkdtemp(prefix="ofs-sharing-", dir="/tmp"))
@@ -168,7 +168,7 @@ def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: P
 
 
 def test_the_same_holds_for_objects(base: Path) -> None:
-    """An object that another user has put: is it there for a tenant that shares, else absent?"""
+    """Is another user's object there for a tenant that shares, and otherwise absent?"""
     with daemon(base, tenants(base), limits__sessions="32") as tier:
         for tenant, state, read in ((TOGETHER, "DONE", MALLORY), (APART, "ABSENT", 0)):
             assert does(MALLORY, objects, tier, base, tenant) == {"state": "ABSENT", "read": 0}
@@ -178,8 +178,8 @@ def test_the_same_holds_for_objects(base: Path) -> None:
 
 
 def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
-    """The drive is lost: does each user get its own blocks out of the bucket, and does a purge
-    leave none of either there?"""
+    """The drive is lost: does each user get its own blocks from the bucket, and does a purge leave
+    none of either there?"""
     pytest.importorskip("botocore")
     server = Child(0, s3)
     try:

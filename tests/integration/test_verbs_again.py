@@ -111,7 +111,7 @@ def lose(control: Control) -> None:
 
 
 def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) -> None:
-    """The daemon has forgotten the host: no other connection, and the error says so."""
+    """The daemon has forgotten the host: is there no new connection, and does the error say so?"""
     control, fabric = link
     control.call(p.Detach())
     with pytest.raises(RunFailed) as caught:

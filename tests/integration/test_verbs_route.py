@@ -53,8 +53,8 @@ def second() -> Iterator[str]:
 
 
 def asked(blob: bytes) -> Rdma:
-    """By a process of its own: librdmacm holds every adapter until its process ends, and the kernel
-    waits for that before it takes a soft one away."""
+    """By a separate process: librdmacm holds every adapter until its process ends, and the kernel
+    waits for that before it removes a soft one."""
     code = (
         "import sys; from offstage.bindings.verbs import Rdma, by_route; "
         "one = by_route(bytes.fromhex(sys.argv[1]), Rdma(mtu_bytes=1024)); "
@@ -72,7 +72,7 @@ def asked(blob: bytes) -> Rdma:
 
 
 def test_the_way_to_the_daemon_chooses(rdma: Adapter, blob: bytes, second: str) -> None:
-    """Each daemon from its own network's adapter, and from the GID that it is reached from?"""
+    """Is each daemon reached from its own network's adapter, and from the right GID?"""
     assert asked(blob) == Rdma(rdma.device, rdma.port, rdma.gid_index, 1024)
     there = asked(with_gid(blob, NEIGHBOUR))
     assert (there.device, there.port) == (second, 1) and there.gid_index >= 0

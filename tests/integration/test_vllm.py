@@ -146,8 +146,8 @@ def test_failures_pollute_nothing_and_all_is_told(
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_one_engine_prefills_and_another_decodes(python: Path, model: Path, tmp_path: Path) -> None:
-    """Are the tokens those of an engine that computes all itself when another one prefills, over
-    files and over the tier, asked in turn and at once, and is no full block computed twice?"""
+    """With one engine that prefills and another that decodes, over files and over the tier, in turn
+    and at once: are the tokens those of a single engine, and is no full block computed twice?"""
     rows = [
         {
             "timestamp": 200 * n,

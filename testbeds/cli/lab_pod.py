@@ -77,7 +77,6 @@ def pod(
 def _run(
     spec: "PodSpec", runs: list[Path], out: Path, jobs: int, cluster: str, form: Format
 ) -> None:
-    import msgspec
     from rich.console import Group
     from rich.text import Text
 

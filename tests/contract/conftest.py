@@ -1,4 +1,4 @@
-"""Devices and hosts that several suites share."""
+"""Devices and hosts shared by several suites."""
 
 from collections.abc import Iterator
 

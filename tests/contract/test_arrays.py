@@ -1,7 +1,8 @@
-"""Does every array library keep the contract of `host.arrays`, on every device it is here for?
+"""Does every array library keep the contract of `host.arrays`, on every device that this machine
+has?
 
-`later` is a device of the tests, on which a copy happens as late as it may; `torch-staged` takes
-torch's way to a device on the CPU. A new library is one line in SIDES.
+`later` is a device of the tests, on which a copy happens as late as it may; `torch-staged` uses
+torch's path to a device on the CPU. A new library is one line in SIDES.
 """
 
 from collections.abc import Callable
@@ -186,7 +187,7 @@ def test_torch_names_a_device_that_is_not_there(device: str) -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the fix, where the device has too little memory."""
+    """With too little device memory: one line with the fix."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.arrays.torch_arrays import StagedMemory
 

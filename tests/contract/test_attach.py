@@ -33,7 +33,7 @@ OFFSETS = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.tuples(OFFSETS, st.binary(max_size=512)), max_size=8))
 def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) -> None:
-    """Random bytes anywhere in ring, words and payloads: another host is served all the same."""
+    """With random bytes anywhere in ring, words and payloads: is another host still served?"""
     config = BareConfig(
         payload_size_bytes=512,
         slot_count=8,
@@ -87,7 +87,8 @@ def test_descriptors_of_something_else(live: BareDevice) -> None:
     "side", ["shm", "memory", "sim", pytest.param("verbs", marks=pytest.mark.verbs)]
 )
 def test_a_blob_that_is_not_ours_is_one_line(side: str, request: pytest.FixtureRequest) -> None:
-    """Another version, a byte changed, cut short, too long, or without its descriptors: refused."""
+    """Is a blob refused that has another version or a changed byte, is truncated, too long, or
+    lacks its descriptors?"""
     if side == "verbs":
         request.getfixturevalue("rdma")
     with BareDevice(BareConfig(fabric=side), simulated=side != "verbs") as device:

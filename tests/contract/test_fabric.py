@@ -163,7 +163,7 @@ def test_a_session_of_another_host_is_refused(host: Host) -> None:
 
 
 def test_registered_memory_is_what_a_fetch_goes_into(host: Host) -> None:
-    """A side that needs it refuses a target that was never registered, or is so no longer."""
+    """Does a side that needs it refuse a target that was never registered, or no longer is?"""
     assert not host.put(range(2)).any()
     ordinals = np.arange(2, dtype=np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, :2])
@@ -207,7 +207,7 @@ def test_a_closed_port_is_said_so(host: Host) -> None:
 
 
 def test_late_is_not_a_hit() -> None:
-    """A block that a prefetch is just bringing was waited for, and its end says late."""
+    """Does a demand for a block that a prefetch is reading wait, and end as late?"""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=SLOTS,
@@ -226,7 +226,7 @@ def test_late_is_not_a_hit() -> None:
 
 
 def test_eviction_while_reading(live: BareDevice) -> None:
-    """Blocks three times the arena go round and round while the arena is dropped under them."""
+    """Blocks three times the arena are read in rotation while the arena is dropped under them."""
     session = live.session(BLOCKS, select_blocks=16)
     source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
     stop = threading.Event()

@@ -65,7 +65,7 @@ def test_calls_are_told_once_ended_and_given_up(fabric: SmallestFabric) -> None:
 
 
 def test_what_a_side_has_no_use_for_has_no_effect(fabric: SmallestFabric) -> None:
-    """The decode loop calls all of it, on any side."""
+    """The decode loop makes all of these calls, on any side."""
     array: NDArray[np.uint8] = np.zeros((1, 4096), np.uint8)
     fabric.register(array)
     fabric.limit_scores(6, 2, 8)

@@ -1,4 +1,4 @@
-"""Do calls that are in flight together end each with its own, on every fabric?"""
+"""Does each of several calls in flight end with its own result, on every fabric?"""
 
 import errno
 from typing import Any
@@ -26,7 +26,7 @@ def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
 
 
 def test_poll_tells_each_once(host: Host) -> None:
-    """Fetches, a put and one that fails: polling alone ends all, and each is reported once."""
+    """Fetches, a put and a failing one: does polling alone end all, and report each once?"""
     assert not host.put(range(16)).any()
     wanted, source = np.arange(16, 24, dtype=np.uint32), host.source[16:24]
     calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
@@ -112,7 +112,7 @@ def test_a_closed_port_ends_all_in_flight(host: Host) -> None:
 def test_together_brings_what_one_by_one_brings(
     calls: list[list[int]], order: Any, seed: int
 ) -> None:
-    """Fetches in flight together, ended in any order, end as the same fetches in a row do.
+    """Do fetches in flight together, ended in any order, end like the same fetches in sequence?
 
     Blocks 32 to 39 were never put; answers are late and overtake each other.
     """

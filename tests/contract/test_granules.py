@@ -64,7 +64,8 @@ class Host:
                 rows = rows[rcs != 0]
 
     def fetch(self, ordinals: list[int], masks: list[int]) -> tuple[FetchResult, int]:
-        """Read so much of each; every granule that came is compared. How many did not come."""
+        """Read these parts; every granule that arrived is compared. Returns how many did not
+        arrive."""
         every = [(at, i) for at in range(len(masks)) for i in range(GRANULES)]
         wanted = [(at, i) for at, i in every if masks[at] >> i & 1]
         target = np.zeros((len(wanted), GRANULE), np.uint8)
@@ -98,7 +99,7 @@ class Host:
         return done, missing
 
     def drawn(self, seed: int, rounds: int = ROUNDS) -> int:
-        """Random parts of random blocks; how many granules did not come."""
+        """Read random parts of random blocks; returns how many granules did not arrive."""
         draw, missing = np.random.default_rng(seed), 0
         for _ in range(rounds):
             ordinals = [int(n) for n in draw.choice(BLOCKS, draw.integers(1, 9), replace=False)]
@@ -146,7 +147,7 @@ def test_only_the_part_is_read(host: Host) -> None:
 
 
 def test_a_whole_block_after_a_part(host: Host) -> None:
-    """A fetch without granules gets the rest of a block that is there in part, and the whole."""
+    """Does a fetch without granules read the rest of a partial block, and return the whole?"""
     host.fetch([3], [0b110])
     target = np.zeros((1, PAYLOAD), np.uint8)
     host.driver.register(target)
@@ -160,7 +161,7 @@ def test_a_whole_block_after_a_part(host: Host) -> None:
 
 
 def test_parts_of_what_is_there_whole(host: Host) -> None:
-    """A whole block serves every part of it without a read."""
+    """Does a whole block serve every part of it without a read?"""
     host.fetch([5], [ALL])
     read = host.device.ledger().demand_bytes_read
     host.fetch([5], [0b1001])
@@ -228,7 +229,7 @@ def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:
 
 
 def test_write_back_serves_parts(tmp_path: Path) -> None:
-    """A block that is staged and not yet written has its granules."""
+    """Does a block that is staged and not yet written serve its granules?"""
     config = config_of("sim", tmp_path, write_back_blocks=8)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -237,8 +238,8 @@ def test_write_back_serves_parts(tmp_path: Path) -> None:
 
 
 def test_a_store_of_either_setting(tmp_path: Path) -> None:
-    """A store that was written without granules is read in parts by a daemon that has them, and
-    one written with them by a daemon that has none."""
+    """Is a store written without granules read in parts by a daemon that has them, and one written
+    with them by a daemon without?"""
     for folder, written, read in (("plain", 0, GRANULES), ("cut", GRANULES, 0)):
         (tmp_path / folder).mkdir()
         config = config_of("posix", tmp_path / folder)

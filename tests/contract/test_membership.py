@@ -62,7 +62,7 @@ def member(name: str, incarnation: int = 0, weight: int = 1) -> Member:
 
 
 def test_what_is_changed_is_read_by_another(side: Side) -> None:
-    """Members come back field by field, in order, and every change has a later epoch."""
+    """Are members read back field by field, in order, and has every change a later epoch?"""
     one, other = side.open(), side.open()
     first = one.change(lambda pod: added(pod, member("b", weight=3)))
     strange = Member(name='"a"', endpoint="tcp://[::1]:1", zone="é")
@@ -77,7 +77,7 @@ def test_what_is_changed_is_read_by_another(side: Side) -> None:
 
 
 def test_no_change_is_lost_where_two_change_at_once(side: Side) -> None:
-    """Two at a time, ten members each: all twenty are there."""
+    """Two writers at a time, ten members each: are all twenty there?"""
 
     def join(letter: str) -> None:
         membership = side.open()
@@ -102,8 +102,8 @@ def test_a_refused_change_changes_nothing(side: Side) -> None:
 
 
 def test_the_map_is_frozen_while_its_service_is_down(side: Side) -> None:
-    """The last map is given, and said to be old; it cannot be changed; and all goes on when it is
-    back."""
+    """Is the last map returned, and reported as old; can it not be changed; and does everything
+    work again when the service is back?"""
     membership, late = side.open(), side.open()
     before = membership.change(lambda pod: added(pod, member("a")))
     side.gone()

@@ -1,4 +1,5 @@
-"""Does every policy keep the contract of `testbeds/lab/policies/policy.py`, and are cheats seen?"""
+"""Does every policy keep the contract of `testbeds/lab/policies/policy.py`, and are cheats
+detected?"""
 
 import copy
 import re
@@ -71,7 +72,7 @@ CASES = [
 
 
 def views(case: Case, seed: int = 0, session: int = 0) -> list[View]:
-    """Scores that move slowly, the best of them selected, a turn at step 12."""
+    """Scores that move slowly, the best of them selected, a new turn at step 12."""
     rng = np.random.default_rng([seed, session])
     total = case.blocks + (STEPS // case.grows if case.grows else 0)
     level = rng.random((case.layers, total))
@@ -113,14 +114,14 @@ Opener = Callable[[Case], Opened]
 
 
 def run(opened: Opened, case: Case, shown: list[View]) -> list[bytes]:
-    """All answers, that to the prefill first."""
+    """All answers, the one to the prefill first."""
     session = shown[0].session
     answers = [opened.begin(session, case.blocks, prefill_of(case, session)).tobytes()]
     return answers + [opened.step(view).tobytes() for view in shown]
 
 
 def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
-    """The same views out of memory that is overwritten as soon as the call is over."""
+    """The same views in memory that is overwritten as soon as the call has returned."""
     for view in shown:
         arrays = view.selected, view.scores, view.draft, view.predicted
         own = [None if one is None else one.copy() for one in arrays]
@@ -145,7 +146,7 @@ def check_range(opener: Opener, case: Case) -> None:
 
 
 def check_determinism(opener: Opener, case: Case) -> None:
-    """Two objects, the same bytes; the second is shown memory that does not last."""
+    """Two instances, the same bytes; the second gets views in temporary memory."""
     expected = run(opener(case), case, views(case))
     other = opener(case)
     other.begin(0, case.blocks, prefill_of(case))
@@ -155,7 +156,7 @@ def check_determinism(opener: Opener, case: Case) -> None:
 
 
 def check_sessions(opener: Opener, case: Case) -> None:
-    """Two sessions in turns, as each alone."""
+    """Two sessions in turns give the same as each alone."""
     first, second = views(case), views(case, seed=1, session=1)
     alone = run(opener(case), case, first), run(opener(case), case, second)
     both = opener(case)
@@ -169,7 +170,7 @@ def check_sessions(opener: Opener, case: Case) -> None:
 
 
 def check_causality(opener: Opener, case: Case) -> None:
-    """Is every guess that is passed after layer l one that a run would not refuse, at any l?"""
+    """Is every guess made after layer l one that a run would accept, at any l?"""
     opened = opener(case)
     opened.begin(0, case.blocks, prefill_of(case))
     for view in views(case):
@@ -197,7 +198,7 @@ def opener(
 
 
 def possible(opener: Opener, case: Case, name: str) -> bool:
-    """Lookahead alone may refuse a workload, and only one without lookahead."""
+    """Only lookahead may refuse a workload, and only one without lookahead."""
     try:
         opener(case)
     except BadInput as refusal:
@@ -216,13 +217,13 @@ def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
 
 
 def test_the_policy_of_the_page_is_as_short_as_it_says() -> None:
-    """A whole policy in under 60 lines: more, and the interface asks too much."""
+    """A whole policy in under 60 lines: if it takes more, the interface is too complex."""
     [code] = CODE.findall(PAGE.read_text(encoding="utf-8"))
     assert len(code.splitlines()) < 60
 
 
 def test_every_policy_has_something_to_say(opener: Opener) -> None:
-    """Else the checks above look at nothing."""
+    """Otherwise the checks above check nothing."""
     case = CASES[0]
     assert any(run(opener(case), case, views(case)))
 
@@ -251,7 +252,7 @@ def one_guess(ordinal: int, after_layer: int = 0, layer: int = 0) -> Any:
 
 
 class OutOfRange(Silent):
-    """Guesses one block behind the last."""
+    """Guesses one block past the last."""
 
     def step(self, view: View) -> Any:
         return one_guess(view.blocks)
@@ -266,7 +267,7 @@ class Writes(Silent):
 
 
 class KeepsView(Silent):
-    """Reads the last step's scores where they were shown, not from a copy."""
+    """Reads the last step's scores from the view, not from a copy."""
 
     def step(self, view: View) -> Any:
         self.seen.append(view.scores)
@@ -359,14 +360,14 @@ def test_the_suite_detects_a_broken_contract(cheat: Any, check: Any) -> None:
     ids=lambda one: one.__name__,
 )
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
-    """Without the suite above: in the steps that a run itself asks about, all of them early?"""
+    """Without the suite above: in the steps that a run itself checks, all of them early?"""
     case = CASES[0]
     with pytest.raises(BadInput, match=r"step [01] of session 0.*used the future"):
         run(Opened((cheat,), case.setting), case, views(case))
 
 
 def test_each_layer_comes_to_be_asked_about() -> None:
-    """A cheat in one layer alone is found within as many looks as there are layers."""
+    """A cheat in one layer alone is found within as many checks as there are layers."""
     case = CASES[0]
     [first, *_] = views(case)
     asked = {due(replace(first, step=step)) for step in range(PERIOD * case.layers)}

@@ -131,7 +131,7 @@ def one(storage: Storage, io: Io) -> int:
 
 
 def test_what_was_written_is_read(storage: Storage) -> None:
-    """Do bytes come back, through registered and through unregistered memory, durable or not?"""
+    """Do reads return written bytes, through registered and unregistered memory, durable or not?"""
     registered, plain = Buffer(4 * 4096), Buffer(4 * 4096)
     storage.register(registered)
     for source, target, durable in ((registered, plain, True), (plain, registered, False)):
@@ -149,7 +149,7 @@ def test_what_was_written_is_read(storage: Storage) -> None:
 
 
 def test_a_full_queue_is_busy_and_every_completion_comes_once(storage: Storage) -> None:
-    """Is the bound kept, and does each accepted I/O end exactly once with its own number?"""
+    """Is the limit kept, and does each accepted I/O end exactly once with its own number?"""
     buffer = Buffer(4096 * (storage.queue_depth_max + 1))
     ios = [Io(READ, 100 + i, 0, 4096, buffer, i * 4096) for i in range(storage.queue_depth_max + 1)]
     assert storage.submit(ios) == storage.queue_depth_max == DEPTH
@@ -205,7 +205,7 @@ def test_a_sleeper_is_woken(storage: Storage) -> None:
 
 
 def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
-    """Does data outlive the storage exactly where there is a file below it?"""
+    """Do data survive the storage exactly if there is a file below it?"""
     buffer = Buffer(4096)
     buffer.view[:] = b"\xa5" * 4096
     with side.open(tmp_path) as storage:
@@ -234,8 +234,8 @@ def test_bad_configuration_is_one_line_with_a_fix(
 def test_what_a_file_became_after_it_was_looked_at_is_left_as_it_is(
     side: Side, tmp_path: Path
 ) -> None:
-    """A link to nowhere, another's bytes behind a link, a file of another user: the open itself
-    refuses them, makes nothing, grows nothing and writes nothing."""
+    """A dangling link, other data behind a link, a file of another user: does the open itself
+    refuse them, and create, grow and write nothing?"""
     if not side.file or side.backend == "spdk":
         pytest.skip("has no file")
     side.open(tmp_path).close()  # where the kernel lets it
@@ -311,7 +311,7 @@ def in_order(side: Side, folder: Path) -> None:
 
 
 def ends_by(mistake: Callable[[Side, Path], None], side: Side, folder: Path) -> int:
-    """The signal that ends a child which makes `mistake`; 0 where nothing does."""
+    """The signal that ends a child which makes `mistake`; 0 if none does."""
     if side.backend == "spdk":  # whose memory a child of fork would share
         (name,) = (name for name, one in SIDES.items() if one is side)
         return spdk_drives.ends_by(Path(__file__), mistake.__name__, name, folder)

@@ -34,7 +34,7 @@ def chip(costs: Costs) -> Timing:
 
 
 def tiers(costs: Costs) -> Timing:
-    """Memory with few requests at once, and below it drives."""
+    """Memory with few concurrent requests, with drives below it."""
     each = 1000 * costs.read_ns
     memory = TierCosts(64, 5000, latency_ps=each, write_ps=each, concurrency=2)
     drives = TierCosts(1 << 20, latency_ps=each, drive_count=2, drive=costs.nvme or {})
@@ -54,7 +54,7 @@ SIDES = {**TIMINGS, "chip": chip, "tiers": tiers}
 
 
 def drive(timing: Timing) -> list[int]:
-    """When each of some random requests ends; every end that is owed is polled in its time."""
+    """When each of some random requests ends; every completion is polled at its time."""
     random = np.random.default_rng(1)
     ends: dict[int, int] = {}
     asked: list[int] = []
@@ -139,7 +139,7 @@ def test_an_engine_decodes_over_it(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_pointer_from_elsewhere_is_as_good_as_a_name(side: str) -> None:
-    """A side of another extension is an address; the engine cannot tell the difference."""
+    """A side of another extension is an address; the engine cannot distinguish them."""
     owner = SIDES[side](COSTS)
     assert Timing(owner.address, owner).name == owner.name
     named = EngineConfig(1, 1000, timing=SIDES[side](COSTS))

@@ -66,7 +66,7 @@ def test_put_step_and_one_sided_reads(device: BareDevice, peer: "PyverbsHost") -
 
 
 def test_what_does_not_agree_is_no_block(device: BareDevice, peer: "PyverbsHost") -> None:
-    """Another key, another life of the slot, a slot that was emptied: none of them is bytes."""
+    """Another key, another generation of the slot, an emptied slot: does none return bytes?"""
     session = device.session(BLOCKS, select_blocks=8)
     key, other = (session.keys[LAYER, i].tobytes() for i in (0, 1))
     assert peer.put(session.number, LAYER, 0, bytes(PAYLOAD)) == 0
@@ -80,6 +80,6 @@ def test_what_does_not_agree_is_no_block(device: BareDevice, peer: "PyverbsHost"
 
 
 def test_nonsense_is_answered(device: BareDevice, peer: "PyverbsHost") -> None:
-    """A put that is larger than its place, and one of a session that is not its own."""
+    """A put that exceeds its slot, and one for another host's session."""
     assert peer.put(99, LAYER, 0, bytes(PAYLOAD)) < 0
     assert peer.nop() == 0

@@ -51,7 +51,7 @@ def looks() -> list[Look]:
 
 def board_of(*changed: Sample) -> Board:
     """A reference, and a phase in which dpu1 dies after five requests and costs four hits of the
-    next three; `changed` stand in the place of others."""
+    next three; `changed` replace others."""
     board, struck = Board(), range(5, 8)
     miss = Counter({("dpu1", "dpu0", "", 7.0): 4})
     board.samples = [sample("none", number) for number in range(20)]
@@ -77,7 +77,7 @@ def board_of(*changed: Sample) -> Board:
 
 
 def test_what_a_death_cost() -> None:
-    """By the request, against the same request without a fault."""
+    """Request by request, compared with the same request without a fault."""
     found = judged(board_of(), DONE, looks(), DEADLINE_S)
     one = found.phases[NAME]
     assert isinstance(one, FaultFigures)
@@ -173,7 +173,7 @@ def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> N
 def test_a_fault_is_a_reason_for_its_time(
     what: str, begin_s: float, end_s: float, explained: bool
 ) -> None:
-    """From when it may have begun, until hosts have found out that it is over; at that member."""
+    """From its earliest possible begin until hosts have noticed its end; at that member only."""
     done = [Done(50.0, "stop", "dpu1"), Done(80.0, "stop", "dpu1", healed=True)]
     seen = [
         Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),

@@ -1,4 +1,4 @@
-"""Does a home make copies where it is hot, one host at a time, and end them some time after?"""
+"""Does a home make copies of hot shards, one host at a time, and delete them some time after?"""
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ def test_one_host_at_a_time_makes_a_copy() -> None:
 
 
 def test_a_copy_goes_when_it_was_long_one_too_many() -> None:
-    """One at a time, the last first, and not while it is warm now and then."""
+    """One at a time, the last first, and not if the shard is warm now and then."""
     home = Exceptions()
     for member in ("dpu1", "dpu2"):
         home.told(report(50_000, made=member), S)
@@ -117,6 +117,6 @@ def test_what_a_host_says_stays_bounded() -> None:
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
 def test_no_rate_that_is_none(rate: float) -> None:
-    """Is a message refused whose rate is no number of demands?"""
+    """Is a message refused whose rate is not a valid number?"""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert([NAME, 0, False, rate], ShardReport)

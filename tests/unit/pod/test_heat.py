@@ -1,4 +1,4 @@
-"""Do copies follow load: as many as it calls for, placed by ranking, read by load?"""
+"""Do copies follow load: as many as it needs, placed by ranking, read by load?"""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_a_steady_rate_is_found() -> None:
 
 @given(RATES, RATES, st.floats(1, 1e9), st.integers(0, 16))
 def test_more_heat_means_no_fewer_copies(one: float, other: float, hot: float, most: int) -> None:
-    """And with the copies wanted each place serves the bound at most, unless all are used."""
+    """And with the wanted copies each place serves at most the limit, unless all are used."""
     low, high = (copies_wanted(rate, hot, most) for rate in sorted((one, other)))
     assert 0 <= low <= high <= most
     assert high == most or max(one, other) / (high + 1) <= hot * (1 + 1e-9)
@@ -75,7 +75,7 @@ def test_the_next_place_is_the_best_without_a_copy() -> None:
 
 
 def test_two_random_choices_balance() -> None:
-    """Of 8 places the most loaded has far less over the mean than with one choice."""
+    """Of 8 places the most loaded exceeds the mean by far less than with one choice."""
     drawn = np.random.default_rng(1).integers(0, 2**62, 8000)
     two, one = [0.0] * 8, [0.0] * 8
     for draw in drawn:

@@ -1,4 +1,4 @@
-"""Does a daemon keep its place in the map as it should? Calm, out when removed, leases alike."""
+"""Does a daemon keep its membership as it should: steady, out when removed, with equal leases?"""
 
 import time
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def keeper_of(membership: StaticMembership, clock: Callable[[], int] = boot_ns) 
 
 
 def joined(membership: StaticMembership) -> Keeper:
-    """Serves; without its thread."""
+    """A keeper that serves, without its thread."""
     keeper = keeper_of(membership)
     keeper.beat()
     keeper.carried_out(keeper.newest.epoch)

@@ -50,7 +50,7 @@ class World:
         self.left: list[Host] = []
 
     def start(self, name: str = "a", serves: bool = True) -> PodMember:
-        """As a daemon does, until it serves."""
+        """Like a daemon, until it serves."""
         config = Config(pod=Pod(map=str(self.place), name=name))
         (self.folder / name).mkdir(exist_ok=True)
         hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
@@ -250,7 +250,7 @@ def test_a_host_with_a_newer_map_waits_until_it_is_carried_out(world: World) -> 
 
 
 def test_a_host_with_a_newer_map_makes_the_member_read_it(world: World) -> None:
-    """At once, not at the next of its own looks; an epoch of no map costs the loop one wait."""
+    """At once, not at its next poll; an epoch of no map delays the loop once."""
     member = world.start()
     newer = world.map.change(lambda pod: pod)
     thread = threading.Thread(target=member.keeper._run, daemon=True)

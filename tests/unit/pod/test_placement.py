@@ -47,7 +47,7 @@ def test_golden() -> None:
 
 
 def test_it_is_the_formula() -> None:
-    """-log2(h) / w in floating point, over a hash written again from its definition."""
+    """-log2(h) / w in floating point, over a hash written independently from its definition."""
 
     def mixed(word: int) -> int:
         word = (word + 0x9E3779B97F4A7C15) % 2**64

@@ -129,7 +129,7 @@ class Events:
         daemon.session_close(session)
 
     def live(self) -> int:
-        """Where the host reads it, by its place in the list of members."""
+        """The member where the host reads it, by its place in the list."""
         sessions = self.world.sessions
         session = sessions.session_open(select_blocks=1)
         sessions.append(session, self.contents)
@@ -154,7 +154,7 @@ def test_a_live_host_and_the_laboratory_read_at_the_same_member(events: dict) ->
 def test_a_side_that_decides_by_itself_is_noticed(
     side: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads at the home first and at no copy: some case comes out otherwise."""
+    """If one side reads at the home first and at no copy, does some case differ?"""
     monkeypatch.setattr(
         side,
         "read_places",

@@ -1,4 +1,4 @@
-"""Is every chunk in one shard, and do shards double until they are as long as they get?"""
+"""Is every chunk in one shard, and do shards double up to the maximum length?"""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from offstage.dpu.pod.shards import ShardGrid
 
 
 def plain_sizes(most: int, first: int, length: int) -> list[int]:
-    """The rule, written out: each reaches as far again as all before it, `most` long at most."""
+    """The rule, written out: each shard is as long as all before it, at most `most`."""
     sizes = [min(first or most, most)]
     while sum(sizes) < length:
         sizes.append(min(sum(sizes), most))

@@ -259,7 +259,7 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
             raise BadInput(f"{value!r} is not text", f"{where} {key}", "write it in quotes")
         elif known[key].choices and value not in known[key].choices:
             raise BadInput(
-                f"{value!r} is none of {', '.join(known[key].choices)}",
+                f"{value!r} is not one of {', '.join(known[key].choices)}",
                 f"{where} {key}",
                 "choose one of them",
             )

@@ -335,7 +335,7 @@ class Driver(Fabric):
         return driver_stages(self._driver)
 
     def time_stages(self, on: bool, *, all: bool = False) -> None:
-        """Stage timers on or off, from now on; also the stamps that the reactor goes by. `all`:
+        """Stage timers on or off, from now on; also the stamps that the reactor uses. `all`:
         everything is timed, and not one in 31."""
         lib.ofs_driver_stages_set(self._driver, 2 if on and all else int(on))
 

@@ -100,7 +100,7 @@ def said_json(
     """The JSON that a program said, an object or a `kind`. RunFailed where it said nothing,
     something else or more than BYTES_MAX, with the last line of its `complaint` on stderr."""
     raw = said.encode(errors="surrogateescape") if isinstance(said, str) else said
-    reason = "it says nothing" if not raw.strip() else ""
+    reason = "it printed nothing" if not raw.strip() else ""
     if len(raw) > BYTES_MAX:
         reason = f"it says more than {BYTES_MAX:,} bytes"
     value: Any = None

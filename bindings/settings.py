@@ -144,7 +144,7 @@ def read_toml(path: Path, fix: str) -> dict[str, Any]:
 
 
 def check_known(key: str, known: Iterable[str], where: str, noun: str = "key") -> None:
-    """BadInput, naming the nearest of `known`, where `key` is none of them."""
+    """BadInput, naming the nearest of `known`, where `key` is not one of them."""
     names = list(known)
     if key in names:
         return
@@ -245,7 +245,7 @@ def show(one: Option, value: Any) -> str:
         try:
             if one.unit.parse(short, "") == value:
                 return short
-        except BadInput:  # a rounded figure that is no whole number of base units
+        except BadInput:  # a rounded figure that is not a whole number of base units
             pass
         return f"{value}{one.unit.base}"
     return str(value)

@@ -174,7 +174,7 @@ def hold_limit_s(
     move_usd_per_token: float = 0.0,
     life_hours: float = LIFE_HOURS,
 ) -> float:
-    """Keep or drop: a token that is asked for again sooner is kept, else dropped. (c_prefill -
+    """Keep or drop: a token that is requested again sooner is kept, else dropped. (c_prefill -
     c_fetch - c_write) / rent of its bytes."""
     saved = prefill_usd_per_token - move_usd_per_token
     return max(saved, 0.0) / hold_usd(b, usd_per_gb, 1.0, life_hours)
@@ -187,7 +187,7 @@ def break_even_s(
     drive_iops: float,
     usd_per_gb: float,
 ) -> float:
-    """Five-minute rule: what is asked for again sooner belongs in the memory above. The drive's
+    """Five-minute rule: what is requested again sooner belongs in the memory above. The drive's
     time for one access, max(B / rate, 1 / IOPS), at the drive's price, against the price of B bytes
     of the memory; both are spread over the same life, which cancels. Gray and Putzolu, SIGMOD
     1987."""
@@ -223,7 +223,7 @@ def write_usd(size_bytes: float, drive_usd: float, endurance_bytes: float) -> fl
 def least_reuse(
     write_usd_each: float, rent_usd: float, prefill_usd_each: float, fetch_usd: float = 0.0
 ) -> float:
-    """Admission by wear: write what is asked for again with at least this probability. (c_write +
+    """Admission by wear: write what is requested again with at least this probability. (c_write +
     rent) / (c_prefill - c_fetch); above 1, nothing is worth writing."""
     return _over(write_usd_each + rent_usd, max(prefill_usd_each - fetch_usd, 0.0))
 

@@ -4,7 +4,7 @@ Reads: a region larger than the caches, keys in random order. A hit includes all
 directory lookup, copy, trailer before and after, checksum of the copy. Its reference is memcpy of
 as many bytes out of other slots of the same region into the same buffer, in the same run, 16 blocks
 of each in turn; a third turn reads without the checksum, which gives the checksum's cost. Medians
-over the batches of a round, and the ratio is the median over rounds of theirs.
+over the batches of a round, and the ratio is the median over the rounds.
 
 Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
 two threads that bounce one word of shared memory, the lower bound of this machine. The same call is

@@ -217,5 +217,5 @@ def _perf(perf: str, path: str, case: Case) -> float:
         if done.returncode != 0 or NOTHING_FOUND not in done.stderr:
             break
     lines = (done.stdout + done.stderr).split("\n")  # its errors are on stderr
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
     raise RunFailed(f"spdk_nvme_perf ended with {done.returncode}: {last}", path, "run it by hand")

@@ -220,7 +220,7 @@ def table(rows: Any, title: str = "") -> Table:
 
 
 def refuse_both_paces(time_per_token: str | None, decode_cost: Path | None) -> None:
-    """BadInput if the GPU's compute time is given twice."""
+    """BadInput if the GPU's compute time is set twice."""
     if time_per_token is not None and decode_cost is not None:
         raise BadInput("--time-per-token and --decode-cost", "command line", "give one of them")
 

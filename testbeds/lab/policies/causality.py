@@ -1,4 +1,4 @@
-"""Check at run time that no guess uses information that is known only later.
+"""Check at run time that no guess uses information from the future.
 
 `hidden` returns a view in which everything that is unknown after a layer has been replaced. A
 policy that uses only the past makes the same guesses up to that layer from both views.

@@ -230,7 +230,7 @@ def _ranked(facet: Facet, shown: Metric) -> Facet:
 
 
 def workload_words(name: str) -> str:
-    """A workload's name in text: a kind is no name, and `on generated` would say nothing."""
+    """A workload's name in text: a kind alone, as in `on generated`, would say nothing."""
     return "generated sessions" if name == "generated" else name
 
 

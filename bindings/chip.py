@@ -159,7 +159,7 @@ class Chip:
         yield self.run()
 
     def visits(self) -> Array:
-        """Of sampled requests, since the last call, as `VISIT` `[n]`, in order of leaving."""
+        """Visits of sampled requests since the last call, `VISIT` `[n]`, in order of leaving."""
         seen, self._seen = self._seen, []
         return np.concatenate(seen) if seen else np.zeros(0, VISIT)
 
@@ -195,7 +195,7 @@ class Chip:
 
     @property
     def hash(self) -> int:
-        """Of the event log so far: when, which unit, which request, what."""
+        """The event log so far: time, unit, request, event."""
         return self.figures["hash"]
 
     @property

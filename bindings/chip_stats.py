@@ -38,7 +38,7 @@ class Histogram:
 
     @classmethod
     def of(cls, struct: Any) -> "Histogram":
-        """Of a `struct ofs_histogram`, of whichever extension."""
+        """Made from a `struct ofs_histogram` of any extension."""
         sums = int(struct.count), int(struct.sum), int(struct.max), int(struct.overflow)
         return cls(*sums, counts_of(struct.buckets))
 
@@ -56,7 +56,7 @@ class Histogram:
         return int(lib.ofs_histogram_quantile(struct, permille))
 
     def buckets(self) -> list[tuple[int, int]]:
-        """Those that are not empty: largest value in ps, count."""
+        """The buckets that are not empty: largest value in ps, count."""
         return [
             (int(lib.ofs_histogram_bucket_max(index)), int(count))
             for index, count in enumerate(self.counts)

@@ -129,7 +129,7 @@ class Driver(Fabric):
             Driver._begin(self, call, begin, "beginning anew")
 
     def cut(self, granules: Granules) -> None:
-        """From now on requests are in granules. BadInput where the daemon cuts blocks otherwise."""
+        """Use granules from now on. BadInput if the daemon cuts blocks differently."""
         if self.granule_count != granules.count:
             raise BadInput(
                 f"the host cuts blocks into {granules.count} granules, the daemon into "

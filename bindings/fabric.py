@@ -133,12 +133,12 @@ class Call:
     error: OffstageError | None = None
     """Raised at its end: it has failed as a whole."""
     unanswered = False
-    """It has ended, not wholly answered: blocks may have come all the same."""
+    """It ended without a complete answer: blocks may have arrived nevertheless."""
     ticket = 0
     kept: tuple[Any, ...] = ()
-    """What else has to stay until its end."""
+    """Objects to keep alive until its end."""
     cut: Any = None
-    """Of a call in granules: what `bindings.granules` has to know at its end."""
+    """The state that `bindings.granules` needs at the end of a call in granules."""
 
     def __init__(self, count: int, request: Any = None, work: Any = None) -> None:
         self.rcs = np.zeros(count, np.int32)
@@ -254,7 +254,7 @@ class Fabric(ABC):
         return 0
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """From the next fetch on, send only the scores that the policy uses: the best
+        """Send only the scores that the policy uses, from the next fetch on: the best
         `scores_max` of a layer (0: all), of one step in `every_steps`, with 8 or 16 bits;
         decisions are the same as with all scores. Here: no effect."""
         return None

@@ -67,7 +67,7 @@ class Granules:
     def __init__(self, count: int, size_bytes: int) -> None:
         self.count, self.size_bytes = count, size_bytes
         self.chains: dict[int, Chain] = {}
-        """By session."""
+        """The chain of each session."""
 
     def fetch_begin(self, request: FetchRequest, begin: Callable[[FetchRequest], Fetch]) -> Fetch:
         """Serve what is kept, and begin a fetch of the rest. Ordinals, scores and `selected_count`

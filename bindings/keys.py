@@ -42,5 +42,5 @@ def checksum(data: bytes | memoryview | NDArray[Any]) -> int:
 
 
 def checksums(blocks: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """That of each block, uint64 `[blocks]`."""
+    """The checksum of each block, uint64 `[blocks]`."""
     return np.array([checksum(block) for block in blocks], np.uint64)

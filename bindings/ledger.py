@@ -51,7 +51,7 @@ class Demands:
 
     @classmethod
     def of(cls, ends: Iterable[int], unanswered: int = 0) -> "Demands":
-        """From counts of any integer type."""
+        """Make one from counts of any integer type."""
         return cls(tuple(int(count) for count in ends), unanswered)
 
     @property
@@ -81,17 +81,17 @@ class Demands:
 
     @property
     def warm_hit_rate(self) -> float:
-        """Of the demands that were not a block's first."""
+        """The share of the demands that were not a block's first."""
         return share(self.hits, self.total - self.ends[ENDS.index("cold")])
 
     @property
     def late_rate(self) -> float:
-        """Of all demands."""
+        """The share of all demands that were late."""
         return share(self.late, self.total)
 
     @property
     def miss_rate(self) -> float:
-        """Of all demands."""
+        """The share of all demands that were missed."""
         return share(self.misses, self.total)
 
     def by_end(self) -> dict[str, int]:
@@ -141,7 +141,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, counts: "Ledger | Mapping[str, Any]") -> "Ledger":
-        """From counters by name; of a daemon's ledger what `struct ofs_ledger` has."""
+        """Make one from counters by name; of a daemon's ledger what `struct ofs_ledger` has."""
         if isinstance(counts, Ledger):
             counts = {name: getattr(counts, name) for name in Ledger.__struct_fields__}
         return msgspec.convert(counts, Ledger)
@@ -187,7 +187,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     @property
     def bytes_read(self) -> int:
-        """From the drive, on demand and ahead."""
+        """Reads from the drive, on demand and ahead."""
         return self.demand_bytes_read + self.prefetch_bytes_read
 
     @property

@@ -97,7 +97,7 @@ def said_json(said: bytes | str, complaint: str, where: str, fix: str, kind: typ
 def said_json(
     said: bytes | str, complaint: str, where: str, fix: str, kind: Any = dict[str, Any]
 ) -> Any:
-    """The JSON that a program said, an object or a `kind`. RunFailed where it said nothing,
+    """The JSON that a program printed, an object or a `kind`. RunFailed where it printed nothing,
     something else or more than BYTES_MAX, with the last line of its `complaint` on stderr."""
     raw = said.encode(errors="surrogateescape") if isinstance(said, str) else said
     reason = "it printed nothing" if not raw.strip() else ""
@@ -115,7 +115,7 @@ def said_json(
 
 
 def last_line(complaint: str) -> str:
-    """Of what a program wrote on stderr or into its log, what says why it ended."""
+    """The last line that a program wrote on stderr or into its log, which says why it ended."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
 

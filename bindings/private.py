@@ -14,7 +14,7 @@ SECRET_BYTES_MIN = 16
 def check_private(path: Path, *, ours: bool = True, found: os.stat_result | None = None) -> None:
     """BadInput where others can read or change the file, or, with `ours`, its owner is neither
     this user nor root (a folder shared with a virtual machine has its owner's number). OSError
-    where there is none. Of a drive, the group of its node may have it: it is the system's own.
+    if it does not exist. The group of a drive's node may have access: the system sets it.
     `found`: of the open descriptor, where there is one."""
     found = path.stat() if found is None else found
     closed = 0o007 if stat.S_ISBLK(found.st_mode) else 0o077

@@ -51,7 +51,7 @@ def ensure() -> None:
 
 
 def release() -> str:
-    """Of the SPDK that was compiled in, such as 26.05."""
+    """The version of the SPDK that was compiled in, such as 26.05."""
     ffi, lib = _extension().ffi, _extension().lib
     text: Any = ffi.string(lib.ofs_spdk_release())
     return str(text.decode())
@@ -71,7 +71,7 @@ def erase(storage: Any) -> None:
 
 
 class Memory:
-    """`size_bytes` of SPDK's own memory, which every transport reaches without a copy. Takes the
+    """`size_bytes` of SPDK's memory, which every transport reaches without a copy. Takes the
     place of a `Buffer`; there is some only while a storage of SPDK is or was open."""
 
     def __init__(self, size_bytes: int) -> None:

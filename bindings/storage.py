@@ -93,12 +93,12 @@ class NvmeCost:
 
     @property
     def ns(self) -> float:
-        """Between two such reads, at best."""
+        """The least time between two such reads."""
         return float(getattr(self, self.bound))
 
 
 def nvme_cost(params: dict[str, int], stretches: Iterable[tuple[int, int]]) -> NvmeCost:
-    """Of reads (offset, bytes) that belong together, each a command; `BadInput` for one of 0 B."""
+    """Cost of reads (offset, bytes) that belong together, each a command; `BadInput` for 0 B."""
     struct, cost = ffi.new("struct ofs_nvme_params *", params), ffi.new("struct ofs_nvme_cost *")
     sums = dict.fromkeys(("command", "media", "channel", "link"), 0)
     for offset, size in stretches:

@@ -72,7 +72,7 @@ class Timing:
 
     @property
     def name(self) -> str:
-        """The side's own name."""
+        """The name of the side."""
         name: Any = ffi.string(self.handle.ops.name)
         return str(name.decode())
 
@@ -105,7 +105,7 @@ class Timing:
         return None if end_ps == lib.OFS_TIMING_LATER else end_ps
 
     def next_ps(self) -> int | None:
-        """Until when `poll` has nothing; None: until more is asked."""
+        """The time until which `poll` returns nothing; None: until the next request."""
         next_ps = int(self.handle.ops.next_ps(self.handle))
         return None if next_ps == lib.OFS_TIMING_LATER else next_ps
 

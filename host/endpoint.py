@@ -87,7 +87,7 @@ class Endpoint:
 
     @classmethod
     def of_engine(cls, table: Mapping[str, Any]) -> "Endpoint":
-        """From an engine's configuration. BadInput: an unknown key, or a wrong value."""
+        """Make one from an engine's configuration. BadInput: an unknown key, or a wrong value."""
         found, _ = _read(cls(name="engine"), table, ENGINE, "offstage")
         if found.rdma and found.fabric != "verbs":
             raise BadInput(

@@ -8,7 +8,7 @@ __all__ = ["Leases"]
 
 
 class Leases(dict[bytes, Chain]):
-    """By the object's name, the oldest first. Owned by the mover's thread."""
+    """Leases by the object's name, the oldest first. Owned by the mover's thread."""
 
     def hold(self, name: bytes, chain: Chain, hold_s: float) -> None:
         """Lease an object for `hold_s` from now."""

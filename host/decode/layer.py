@@ -158,7 +158,7 @@ class Decoder:
         record: AgentRecord,
     ) -> Coming:
         """Start fetching what predicted scores of the stored blocks select for a later layer. Pass
-        the result to `end_predicted` before the layer's own `begin`. Sends the tier no scores."""
+        the result to `end_predicted` before the layer's `begin`. Sends the tier no scores."""
         ordinals = self._chosen(scores, scores.size)
         member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
         coming = Coming(layer, [member], early=True)

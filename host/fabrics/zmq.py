@@ -40,7 +40,7 @@ from offstage.host.link.tier_sessions import ALL_SCORES
 
 __all__ = ["ZmqDriver", "connect"]
 
-LINK_NS = 2_000_000_000  # allowance for the link, beyond the request's own deadline
+LINK_NS = 2_000_000_000  # allowance for the link, in addition to the request's deadline
 COUNTERS = (
     "fetches",
     "hits",

@@ -88,7 +88,7 @@ def check_device(device: str, value_type: str = "bfloat16") -> None:
 
 
 def product_type(stored: Any) -> tuple[Any, Any]:
-    """In which type a kernel multiplies numbers that are stored as `stored`, rounded to the first
+    """The type in which a kernel multiplies numbers stored as `stored`, rounded to the first
     and held in the second: one type, but under the interpreter, whose products know no bfloat16.
     """
     import torch

@@ -136,7 +136,7 @@ def _known(queries: Any, keys: Any, values: Any, tiling: Tiling) -> dict[str, An
 
 
 def tiling_of(head_dim: int, element_bytes: int, splits: int = 0) -> Tiling:
-    """By what fits into a multiprocessor's own memory: some 96 KiB of it for a program."""
+    """Bounded by a multiprocessor's shared memory: about 96 KiB for a program."""
     if head_dim > 256:
         return Tiling(tokens=32, heads=32, splits=splits, warps=8, stages=3)
     return Tiling(tokens=64 if head_dim * element_bytes <= 256 else 32, splits=splits)

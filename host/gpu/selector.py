@@ -171,7 +171,7 @@ def selectors_of(kernel: str, device: str) -> MakeSelector:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one session: what is selected, ascending, and all scores as a hint carries them."""
+    """The selection of one session, ascending, and all scores in the form of a hint."""
 
     ordinals: npt.NDArray[np.int32]
     hint: npt.NDArray[np.uint16]

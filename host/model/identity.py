@@ -75,7 +75,7 @@ class Weights:
             return False
 
     def cost(self) -> str:
-        """In words: what of them was read, and how long that took."""
+        """A description of how much was read, and how long that took."""
         how = "digested" if self.read_bytes == self.size_bytes else "digest known, checked by"
         read = "" if self.read_bytes == self.size_bytes else f" {self.read_bytes / 1e6:,.0f} MB"
         return (

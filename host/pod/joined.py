@@ -76,7 +76,7 @@ class Joined:
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
     """Ends of the demands that it answered, as it reported them."""
     moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
-    """Those of `ends` that belong to moves from this member to others."""
+    """The `ends` that belong to moves from this member to others."""
     stale: int = 0
     """Shards that it lacked as their home while their previous home had them."""
     came: int = 0

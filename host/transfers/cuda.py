@@ -114,7 +114,7 @@ class Gather(_OnStream):
 
 
 def cuda_kinds() -> list[Kind]:
-    """Those of a CUDA device, as `available.kinds` gives them."""
+    """The transfers of a CUDA device, as `available.kinds` gives them."""
     return [Kind("scatter", Scatter), _batch(), _gather()]
 
 

@@ -105,7 +105,7 @@ def absent() -> list[Kind]:
 
 
 def nixl_kinds(machine: Path = Path("/")) -> list[Kind]:
-    """Those of a CUDA device. `machine`: its root, for what its kernel says."""
+    """The transfers of a CUDA device. `machine`: its root, to read what its kernel reports."""
     if _package() is None:
         reason = "the nixl package is not installed (pip install nixl)"
         return [Kind(name, None, reason) for name in NAMES]

@@ -1,4 +1,4 @@
-"""The model's own prefill and dense attention: the source of the tier's blocks, and the reference.
+"""The model's prefill and dense attention: the source of the tier's blocks, and the reference.
 
 `DenseKv` keeps the KV of the context as the model computed it, for the comparison with dense
 attention; it also restores blocks of the context that the tier has lost. A model that only decodes

@@ -16,9 +16,9 @@ class Step:
     loads: list[tuple[bytes, int]] = field(default_factory=list)
     """Key and block."""
     apart: list[tuple[str, list[tuple[bytes, int]], float]] = field(default_factory=list)
-    """By request: asynchronous loads, and their deadline in seconds."""
+    """Asynchronous loads by request, and their deadline in seconds."""
     saves: list[tuple[list[bytes], list[int]]] = field(default_factory=list)
-    """By request: keys of its newly filled blocks, and all its blocks up to them."""
+    """Keys of the newly filled blocks by request, and all its blocks up to them."""
     noted: set[int] = field(default_factory=set)
     """Blocks that failed to load, and that the scheduler has handled."""
     adapters: list[Weights] = field(default_factory=list)

@@ -48,7 +48,7 @@ def archived(tier: Daemon, tenant: str = TENANT) -> dict[str, int]:
 
 
 def settled(tier: Daemon) -> None:
-    """Wait until nothing waits to go up or to be deleted."""
+    """Wait until no upload and no deletion is pending."""
 
     def quiet() -> bool:
         found = status(tier)["device"]["archive"]
@@ -58,7 +58,7 @@ def settled(tier: Daemon) -> None:
 
 
 def write(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True) -> None:
-    """All of a text, acknowledged, and kept or deleted again."""
+    """Write all of a text, acknowledged; then keep or delete it."""
     with (
         tier.control(tenant, timeout_s=90.0) as control,
         open_driver(control.attach("shm")) as driver,

@@ -41,7 +41,7 @@ def boundaries(log: bytes) -> list[int]:
 
 
 def restamped(log: bytes) -> bytes:
-    """The log with its chain of checksums made good again, as another core would write it."""
+    """The log with a valid chain of checksums again, as another core would write it."""
     stamped, begin, before = bytearray(log), 0, 0
     for end in boundaries(log):
         stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")

@@ -49,7 +49,7 @@ class Calibration:
     steps: int = 0
 
     def copy(self) -> "Calibration":
-        """The counts alone: a round under way is not the other's."""
+        """The counts alone: a round in progress is not copied."""
         return Calibration(list(self.exposure), list(self.demanded))
 
     def chance(self, level: int) -> int:
@@ -81,6 +81,6 @@ class Calibration:
         self.noted, self.asked, self.steps = [], set(), 0
 
     def note(self, levels: list[int]) -> None:
-        """A round begins, unless one is under way."""
+        """A round begins, unless one is in progress."""
         if not self.noted:
             self.noted = levels

@@ -112,7 +112,8 @@ class Random(Order):
 
 
 class Queues(Order):
-    """Several queues, of which a slot carries the name; `slots` is the order of entry into one."""
+    """Several queues; each slot has the name of its queue; `slots` is the order of entry into
+    one."""
 
     def queue(self, name: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.queue == name]

@@ -92,7 +92,7 @@ class Guesses(State):
         return slot.lift[1] if slot.lift else best
 
     def settle(self, slot: Slot) -> None:
-        """Of a block that has not arrived yet there is no order."""
+        """A block that has not arrived yet has no place in the order."""
         if slot.state == "resident":
             self.order(slot).rescore(slot, self.settled(slot))
         else:
@@ -250,7 +250,7 @@ class Guesses(State):
             self.proposed += self._candidate(candidate) and counted
 
     def _candidate(self, candidate: Candidate) -> bool:
-        """Whether it was put into the queue, or dropped because that is full."""
+        """Whether it was queued, or dropped because the queue is full."""
         session = self.sessions[candidate.session]
         tenant = self.tenants[session.config.tenant]
         old = self._queued(candidate.chunk, candidate.layer)
@@ -326,7 +326,7 @@ class Guesses(State):
         self.fate(tenant, candidate.cause, DROPPED)
 
     def _first(self, tenant: int) -> Candidate | None:
-        """The tenant's first candidate that still means something; the stale before it go."""
+        """The tenant's first candidate that is still valid; stale ones before it are removed."""
         queue = self.tenants[tenant].queue
         while queue:
             first = min(queue, key=lambda c: c.order)

@@ -1,4 +1,4 @@
-"""Core and model side by side: every event goes to both, and everything they say must agree."""
+"""Core and model side by side: every event goes to both, and all their outputs must agree."""
 
 import random
 from typing import Any
@@ -54,7 +54,7 @@ class Pair:
         self.decisions = 0  # actions, and ends of demands
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """The event on both; their answers, actions, ledgers and tables agree."""
+        """The event on both; their answers, actions, ledgers and tables must agree."""
         got = getattr(self.core, name)(*arguments, **named)
         if name == "session_append":
             arguments = (*arguments[:2], [tuple(map(int, key)) for key in arguments[2]])
@@ -274,7 +274,7 @@ class Driver:
 
 
 def random_policy(source: random.Random) -> Policy:
-    """Any policy, with bounds small enough to be met."""
+    """Any policy, with limits small enough to be reached."""
     kinds = ["window", "ema", "shared", "prev_step", "prev_layer", "next_n"]
     chosen = source.sample(kinds, source.choice([0, 1, 2, 3, 6]))
     sharing = source.random() < 0.3

@@ -1,7 +1,8 @@
-"""A CUDA driver that has no device: enough of `libcuda.so.1` for a library to load and find none.
+"""A CUDA driver without a device: enough of `libcuda.so.1` for a library to load and find none.
 
-Every call succeeds and does nothing, but that a pointer is never the device's: kvikio takes that
-for host memory, and reads files into it without a GPU. For tests alone: no figure is made with it.
+Every call succeeds and does nothing, except that a pointer is never the device's: kvikio takes it
+for host memory, and reads files into it without a GPU. For tests only: no figure is made with
+it.
 """
 
 import subprocess
@@ -56,8 +57,8 @@ VERSIONS = ("", "_v2", "_v3")
 
 
 def build(folder: Path) -> Path:
-    """Compile it into `folder`, which is then to stand in LD_LIBRARY_PATH; CalledProcessError where
-    there is no C compiler that can."""
+    """Compile it into `folder`, which must be in LD_LIBRARY_PATH; CalledProcessError if no C
+    compiler works."""
     lines = [f"int {name}{version}(void) {{ return 0; }}" for name in CALLS for version in VERSIONS]
     lines += [
         f"int {name}(void) {{ return {NOT_INITIALIZED}; }}"

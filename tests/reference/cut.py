@@ -10,7 +10,7 @@ class Cut:
     """Forwards connections to `address` until `off`; again from `on`."""
 
     def __init__(self, address: str) -> None:
-        """Begin to forward."""
+        """Start forwarding."""
         host, _, port = address.rpartition(":")
         self._to = (host, int(port))
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -30,12 +30,12 @@ class Cut:
                 one.shutdown(socket.SHUT_RDWR)
 
     def on(self) -> None:
-        """As before."""
+        """Forward again."""
         with self._lock:
             self._whole = True
 
     def close(self) -> None:
-        """Forward nothing any more."""
+        """Stop forwarding."""
         self.off()
         self._socket.close()
 

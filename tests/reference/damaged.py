@@ -14,7 +14,7 @@ __all__ = ["damage_fetches", "damage_store"]
 
 
 def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first block of each fetch has another checksum than came, until the test ends."""
+    """The first block of each fetch gets a wrong checksum, until the test ends."""
     check = Decoder._check
 
     def damaged(member: Any, layer: int, result: Any, record: Any) -> None:
@@ -26,7 +26,7 @@ def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damage_store(store: Path, every: int) -> int:
-    """Flip a bit in the middle of the payload of every so manieth block; returns of how many."""
+    """Flip a bit in the payload of one block in `every`; returns the number of damaged blocks."""
     with StoreFile(store) as file:
         blocks = [
             block

@@ -18,7 +18,7 @@ class Etcd:
     """One member; its data are in `folder`, so that a restart keeps them."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        """Start it, at an address of this machine. Skips where etcd is not installed."""
+        """Start it, at an address of this machine. Skips if etcd is not installed."""
         found = shutil.which("etcd")
         if found is None:
             pytest.skip(FIX)
@@ -27,7 +27,7 @@ class Etcd:
         self.start()
 
     def start(self) -> None:
-        """Start it where it was, and wait until it answers."""
+        """Start it on its data, and wait until it answers."""
         peer = f"http://{self._peer}"
         with (self._folder / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Etcd:
             return False
 
     def pause(self) -> None:
-        """It is there and does not answer: every thread has stopped when this returns."""
+        """It runs but does not answer: every thread has stopped when this returns."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)
 
@@ -68,7 +68,7 @@ class Etcd:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """As the machine's end would."""
+        """Like a crash of the machine."""
         self.process.kill()
         self.process.wait()
 

@@ -31,7 +31,7 @@ FAULTS = {"delay_ns_max": 30_000, "torn_per_million": 100_000, "flip_per_million
 
 @dataclass
 class Host:
-    """One attached host, the device it stands on, and a session with stored blocks."""
+    """One attached host, its device, and a session with stored blocks."""
 
     device: BareDevice
     fabric: Fabric

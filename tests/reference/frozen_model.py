@@ -33,17 +33,17 @@ class Rules:
 
     @staticmethod
     def asked_age(age: int) -> int:
-        """As of when a promise counts: its question."""
+        """A promise counts from its request."""
         return age
 
     @staticmethod
     def promises(taking: bool) -> bool:
-        """Whether a member that etcd does not answer promises."""
+        """Whether a member promises if etcd does not answer it."""
         return not taking
 
 
 class Other(NamedTuple):
-    """P or N. `joined`: the epoch in which it did, 0: not yet."""
+    """P or N. `joined`: the epoch in which it joined, 0: not yet."""
 
     joined: int
     promised: int = NEVER
@@ -57,7 +57,8 @@ class Other(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything. `lease`: the age of D's at etcd; `own`: of the question that confirmed it."""
+    """Everything. `lease`: the age of D's lease at etcd; `own`: of the request that confirmed
+    it."""
 
     member: bool = True
     lease: int = 0
@@ -73,11 +74,12 @@ class State(NamedTuple):
 
 
 class Broken(AssertionError):
-    """D serves, or is read, and is out of the map."""
+    """D serves or is read although it is not in the map."""
 
 
 def explore(rules: type[Rules] = Rules, begin: State | None = None) -> tuple[int, bool]:
-    """Go through every state: how many, and whether D serves in one where its lease has ended."""
+    """Visit every state; returns how many there are, and whether D serves in one after its lease
+    ended."""
     first = begin or State()
     came: dict[State, tuple[State | None, str]] = {first: (None, "")}
     waiting, lasting = deque([first]), False

@@ -1,8 +1,8 @@
-"""Kernels compiled for a GPU that is not there: every launch is compiled instead of run.
+"""Kernels compiled for an absent GPU: every launch is compiled instead of run.
 
-Triton brings its own assembler, so a machine without a GPU can make the machine code of one. Run in
-a process of its own, without TRITON_INTERPRET: `python gpu_compile.py` compiles each kernel in the
-shapes that the GPU run uses, and prints one line of JSON for each with the memory that it shares.
+Triton brings its own assembler, so a machine without a GPU can make the machine code of one. Run it
+as a separate process, without TRITON_INTERPRET: `python gpu_compile.py` compiles each kernel in the
+shapes of the GPU run, and prints one line of JSON for each with its shared memory.
 """
 
 import json
@@ -35,7 +35,7 @@ DIVISIBLE = [["tt.divisibility", 16]]
 
 
 class Compiler:
-    """Stands where a kernel stands: a launch compiles it for the arguments that it is given."""
+    """Replaces a kernel: a launch compiles it for the given arguments."""
 
     def __init__(self, function: Callable[..., Any], *parts: Callable[..., Any]) -> None:
         self.function, self.parts = function, parts

@@ -22,7 +22,7 @@ __all__ = ["StepCase"]
 
 class StepCase:
     """`sessions` with `blocks` each, the second one shorter by two. `model`: the rest of a layer,
-    done after its attention; `bounds`: the type that they are stored in."""
+    done after its attention; `bounds`: the type in which bounds are stored."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class StepCase:
         return work
 
     def forget(self, layer: int, session: int) -> None:
-        """No block of a session is in the pool any more."""
+        """Remove all blocks of a session from the pool."""
         self.selected[layer].slots[session] = -1
 
     def run(self) -> list[tuple[int, Any]]:

@@ -74,7 +74,7 @@ def absurd(value: Any) -> Iterator[Any]:
 
 
 def twisted(message: Any) -> Iterator[Any]:
-    """The message again and again, each time with one place of it, however deep, made absurd."""
+    """Copies of the message, each with one value, at any depth, made absurd."""
     if isinstance(message, dict):
         for name, one in message.items():
             if name != "type":
@@ -125,7 +125,7 @@ class Attacker:
 
 
 class Honest:
-    """A host that reads its text over and over, each block compared, on a thread of its own."""
+    """A host that reads its text repeatedly, with each block compared, on its own thread."""
 
     def __init__(self, tier: Daemon, number: int = 1) -> None:
         self._tier, self._number = tier, number
@@ -145,7 +145,7 @@ class Honest:
         self._thread.join()
 
     def check(self) -> None:
-        """It is served from here on: all blocks that it asks for, with its own bytes."""
+        """From here on it is served: all requested blocks, with its own bytes."""
         before = self.blocks
         until(lambda: self.error is not None or self.blocks > before + 16)
         if self.error is not None:
@@ -228,7 +228,7 @@ class RawPort:
 
 
 def refused_by(reply: Any) -> str:
-    """The code of a refusal; empty: it was done."""
+    """The code of a refusal; empty: it succeeded."""
     return reply.code if isinstance(reply, p.Error) else ""
 
 

@@ -32,7 +32,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def tried(act: Callable[[], object]) -> str:
-    """ "got" where it worked, else the error's name."""
+    """The result: "got" if it worked, otherwise the error's name."""
     try:
         act()
     except OSError as error:
@@ -53,7 +53,8 @@ def trace(pid: int) -> None:
 
 
 def read_through(pid: int) -> None:
-    """process_vm_readv(2) of an address that is not mapped: EFAULT says that it may look."""
+    """process_vm_readv(2) of an address that is not mapped: EFAULT means that access is
+    permitted."""
     buffer = ctypes.create_string_buffer(1)
 
     class Piece(ctypes.Structure):
@@ -76,7 +77,7 @@ def take_descriptor(pid: int) -> None:
 
 
 def attack(pid: int, files: list[str]) -> dict[str, str]:
-    """Every way that the kernel has into another process, and its files."""
+    """Every way of the kernel into another process, and its files."""
     ways: dict[str, Callable[[], object]] = {
         "fd": lambda: [one.readlink() for one in Path(f"/proc/{pid}/fd").iterdir()],
         "mem": lambda: Path(f"/proc/{pid}/mem").open("rb").close(),
@@ -101,7 +102,7 @@ def fetch(path: str, token: str) -> tuple[str, list[int]]:
 
 
 def take(path: str, token: str) -> dict[str, Any]:
-    """Another's token."""
+    """Present another tenant's token."""
     try:
         said, fds = fetch(path, token)
     except OSError as error:

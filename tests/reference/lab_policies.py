@@ -1,4 +1,4 @@
-"""Policies of another package that go wrong, each in its own way; named as `lab_policies:Class`."""
+"""Policies of another package that fail, each in its own way; named as `lab_policies:Class`."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ class Kills(Silent):
 
 
 class KillsOnce(Silent):
-    """Ends its process the first time, which `LAB_MARK` names a file for."""
+    """Ends its process the first time, by a marker file that `LAB_MARK` names."""
 
     name = "kills-once"
 

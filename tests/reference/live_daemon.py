@@ -91,7 +91,7 @@ def sections_of(
 
 @contextlib.contextmanager
 def frozen(tier: Daemon) -> Iterator[None]:
-    """No thread of the daemon runs until the end; its sockets stay open."""
+    """All threads of the daemon are stopped until the end; its sockets stay open."""
     tasks = Path(f"/proc/{tier.process.pid}/task")
     tier.process.send_signal(signal.SIGSTOP)
     try:
@@ -116,7 +116,7 @@ def block(text: int, ordinal: int, layer: int) -> "np.ndarray[Any, np.dtype[np.u
 
 @dataclass
 class Text:
-    """One text in a session of one host; `stored` counts the layers the daemon had of a chunk."""
+    """One text in a session of one host; `stored`: how many layers of each chunk the daemon had."""
 
     number: int
     session: int
@@ -135,7 +135,7 @@ def open_text(control: Control, number: int) -> Text:
 def fetch(
     driver: Driver, text: Text, layer: int, ordinals: list[int], timeout_ns: int = 2 * 10**9
 ) -> list[int]:
-    """Fetch blocks, check the bytes of those that came, return their rcs."""
+    """Fetch blocks, check the bytes of those that arrived, return their rcs."""
     text.step += 1
     target = np.zeros((len(ordinals), PAYLOAD), np.uint8)
     keys = np.ascontiguousarray(text.keys[layer][ordinals])
@@ -158,7 +158,7 @@ def fetch(
 
 
 def put(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int]:
-    """Put blocks; those that were acknowledged."""
+    """Put blocks; returns the acknowledged ones."""
     source = np.stack([block(text.number, ordinal, layer) for ordinal in ordinals])
     rcs = driver.put(PutRequest(text.session, layer, np.array(ordinals, np.uint32), source))
     return [ordinal for ordinal, rc in zip(ordinals, rcs, strict=True) if rc == 0]

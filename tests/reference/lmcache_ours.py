@@ -1,8 +1,8 @@
-"""LMCache's own adapter tests, with our adapter in the place of the one that they make.
+"""LMCache's own adapter tests, with our adapter in place of theirs.
 
 A pytest plug-in for LMCache's test tree, in its own environment: `pytest -p lmcache_ours FILES`.
-Each adapter that a test makes is one of ours, with weights of a name of its own and thus empty;
-where the daemon is, the variable OFFSTAGE_L2 says.
+Each adapter that a test makes is one of ours, with weights of its own name and thus empty; the
+variable OFFSTAGE_L2 has the daemon's address.
 """
 
 import itertools

@@ -40,7 +40,7 @@ class Early(AssertionError):
 
 
 class Behind(AssertionError):
-    """A block was put behind a head that was there, and is of another put."""
+    """A block was put after a head that existed, and belongs to another put."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Session:
 
 @dataclass
 class Flight:
-    """A call under way; `left`: the rows that are still to be done."""
+    """A call in flight; `left`: the rows still to be done."""
 
     client: int
     call: Any
@@ -90,7 +90,7 @@ class World:
     now_s: float = 0.0
 
     def client(self) -> int:
-        """One more client: its number."""
+        """Add a client; returns its number."""
         number, self.clients = self.clients, self.clients + 1
 
         def connect(_: float) -> Any:
@@ -102,7 +102,7 @@ class World:
         return number
 
     def turn(self, number: int) -> None:
-        """One of a mover's thread."""
+        """One turn of a mover's thread."""
         self.now_s += 0.02
         found = self.movers[number]
         lost = found._link.lost
@@ -115,7 +115,7 @@ class World:
             found._link._found = found._link._connect(1.0)
 
     def one_block(self, number: int) -> None:
-        """The daemon does one block of the calls under way."""
+        """The daemon processes one block of the calls in flight."""
         flight = [one for one in self.flights if one.left][number]
         row = flight.left.pop(0)
         place = (self.sessions[flight.session].name, flight.ordinals[row], flight.layer)
@@ -135,7 +135,7 @@ class World:
             flight.call.lengths[row], flight.call.checksums[row] = len(there), checksum(there)
 
     def answer(self, start: int) -> None:
-        """Whether the daemon that a client is logged in to is there."""
+        """Whether the daemon that a client is logged in to is running."""
         if start != self.starts:
             raise RunFailed("it is gone", "the daemon", "start it")
 
@@ -181,11 +181,11 @@ class World:
         self.damaged.add(sorted(self.store)[number])
 
     def fill(self, _: int) -> None:
-        """There is no room for a new block, until something is deleted."""
+        """No new block fits until something is deleted."""
         self.full = True
 
     def refuse(self, _: int) -> None:
-        """From now on the drive takes no delete."""
+        """From now on the drive fails deletes."""
         self.lasting = False
 
     def freeze(self, _: int) -> None:
@@ -438,7 +438,7 @@ class Wire(Fabric):
 
 
 class NoThread:
-    """Instead of a thread: `World.turn`."""
+    """Replaces a thread: see `World.turn`."""
 
     def __init__(self, **_: Any) -> None: ...
 
@@ -446,7 +446,7 @@ class NoThread:
 
 
 def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
-    """Movers have no thread, and the time of the newest of `worlds`."""
+    """Movers have no thread, and use the time of the newest of `worlds`."""
 
     def sleep(seconds: float) -> None:
         worlds[-1].now_s += seconds

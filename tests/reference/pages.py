@@ -99,7 +99,7 @@ def title_of(page: Path) -> tuple[str, str]:
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its full name."""
+    """Every command that is not a group, by its full name."""
     for name, one in getattr(command, "commands", {}).items():
         yield from leaves(one, (*path, name))
     if not hasattr(command, "commands"):

@@ -17,7 +17,7 @@ UNHURRIED_NS = 5_000_000_000
 
 @dataclass
 class Pod:
-    """`place` is its map; the daemons' runtime folders lie in `folder`, by name."""
+    """`place` is its map; the daemons' runtime folders are in `folder`, by name."""
 
     place: str
     folder: Path
@@ -26,8 +26,8 @@ class Pod:
 
 @contextlib.contextmanager
 def pod_of(count: int, folder: Path, layers: int = 2, device: str = "") -> Iterator[Pod]:
-    """So many daemons, all alike, on emulated drives in memory; `device`: a chip that each stands
-    for, in time that goes 20 times slower."""
+    """This many daemons, all alike, on emulated drives in memory; `device`: a chip that each
+    emulates, in time that passes 20 times slower."""
     with contextlib.ExitStack() as stack:
         tiers, members = [], []
         for number in range(count):

@@ -59,7 +59,7 @@ class Leased:
         return self.tiers[name]
 
     def send(self, name: str, what: int) -> None:
-        """A signal; when it stops or ends the daemon, that has happened when this returns."""
+        """A signal; if it stops or ends the daemon, that has happened when this returns."""
         process = self.tiers[name].process
         process.send_signal(what)
         if what == signal.SIGSTOP:
@@ -68,7 +68,7 @@ class Leased:
             process.wait()
 
     def member(self, name: str) -> Member:
-        """As the map has it."""
+        """The member in the map."""
         found = self.etcd.map().find(name)
         assert found is not None
         return found
@@ -99,7 +99,7 @@ class Leased:
         return found
 
     def until(self, what: Callable[[], bool], said: str) -> float:
-        """Wait for it; how many seconds that was."""
+        """Wait for it; returns the seconds waited."""
         begun_s = time.monotonic()
         while True:
             with contextlib.suppress(RunFailed):

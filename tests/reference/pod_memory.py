@@ -40,9 +40,9 @@ class ByHand(Clock):
 
 
 class Daemon(Fabric):
-    """Control connection and fabric of one. `full`: it opens no session; `broken`: its connection
-    ends at the next fetch; `loses`: it fails every read; `silent`: it opens no session
-    and says nothing."""
+    """Control connection and fabric of a daemon. `full`: it opens no session; `broken`: its
+    connection ends at the next fetch; `loses`: it fails every read; `silent`: it opens no session
+    and answers nothing."""
 
     payload_size_bytes, demand_max, calls_max = PAYLOAD, 64, 4
     lost = ""
@@ -145,7 +145,7 @@ class Daemon(Fabric):
 
 
 class World:
-    """A host over `count` daemons by a map; `join` makes one more a member."""
+    """A host over `count` daemons by a map; `join` adds a member."""
 
     def __init__(self, count: int, copies_max: int = 0) -> None:
         self.clock = ByHand()
@@ -176,7 +176,7 @@ class World:
         return session, self.sessions.append(session, [bytes([one]) * 16 for one in numbers])
 
     def write(self, *numbers: int) -> list[bytes]:
-        """Put all layers of these chunks; the names of their shards."""
+        """Put all layers of these chunks; returns the names of their shards."""
         session, _ = self.opened(*numbers)
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         for layer in range(LAYERS):
@@ -188,7 +188,7 @@ class World:
         return names
 
     def read(self, session: int, *numbers: int) -> int:
-        """Fetch all of a layer and check it; how many came."""
+        """Fetch all of a layer and check it; returns how many arrived."""
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         keys = np.zeros((len(numbers), 2), np.uint64)
         found = self.fabric.fetch(FetchRequest(session, 1, 1, ordinals, keys, self.rows))

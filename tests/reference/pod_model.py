@@ -39,7 +39,7 @@ class Rules:
 
     @staticmethod
     def asked_age(age: int) -> int:
-        """As of when a confirmation counts: its question."""
+        """A confirmation counts from its request."""
         return age
 
     @staticmethod
@@ -54,7 +54,8 @@ class Rules:
 
 
 class Asked(NamedTuple):
-    """The host's one thing under way: `read`, `put`, or a read of memory; `stage` how far it is."""
+    """The host's one request in flight: `read`, `put`, or a read of memory; `stage`: its
+    progress."""
 
     kind: str
     stage: str
@@ -70,7 +71,7 @@ class Asked(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The map that etcd has, as a key of the explored states."""
+    """The map in etcd, as a key of the explored states."""
 
     epoch: int = 1
     incarnation: int = 1
@@ -133,7 +134,7 @@ BEGIN = State()
 
 
 def explore(rules: type[Rules] = Rules, begin: State = BEGIN, *, restarts: bool = True) -> int:
-    """Go through every state; how many there are. Raises Broken with the way there."""
+    """Visit every state; returns how many there are. Raises Broken with the steps to it."""
     came: dict[State, tuple[State | None, str]] = {begin: (None, "")}
     waiting = deque([begin])
     while waiting:

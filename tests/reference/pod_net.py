@@ -1,7 +1,9 @@
-"""Cables for the daemons of a pod: each in a network namespace, one to etcd and one to all others.
+"""Cables for the daemons of a pod: each is in a network namespace, with one to etcd and one to all
+others.
 
-Two bridges in the test's own namespace: on one stands etcd, on the other its hosts. A cable that is
-cut says nothing to anybody: packets go nowhere, and no connection ends."""
+Two bridges in the test's own namespace: etcd is on one, its hosts on the other. A cut cable drops
+packets silently, and no connection ends.
+"""
 
 import contextlib
 import os
@@ -24,7 +26,7 @@ class Cables:
     """`within[NAME]`: the prefix of a command that runs there; `address[NAME]`: for hosts."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        """Make them, all whole. Skips where this machine cannot."""
+        """Make them, all connected. Skips if this machine cannot."""
         try:
             netns.check()
         except BadInput as error:
@@ -47,21 +49,21 @@ class Cables:
             raise
 
     def cut(self, name: str, which: str) -> None:
-        """The cable to `etcd`, or the one to the `pod`: its other end is taken out."""
+        """The cable to `etcd`, or the one to the `pod`: its other end is removed."""
         _ip("link", "set", self._ends[name, which], "nomaster")
 
     def fix(self, name: str, which: str) -> None:
-        """As before."""
+        """Reconnect it."""
         _ip("link", "set", self._ends[name, which], "master", self._bridges[which])
 
     def part(self, *, apart: bool) -> None:
-        """Daemons hear hosts and not each other, or hear all again."""
+        """Daemons reach hosts but not each other, or reach all again."""
         for (_, which), end in self._ends.items():
             if which == "pod":
                 _run("bridge", "link", "set", "dev", end, "isolated", "on" if apart else "off")
 
     def close(self) -> None:
-        """Nothing of it stays, processes in it included."""
+        """Remove everything, including processes in it."""
         for space in self._spaces.values():
             done = subprocess.run(
                 ["ip", "netns", "pids", space], capture_output=True, text=True, check=False

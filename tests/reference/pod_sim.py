@@ -45,7 +45,7 @@ class Pod:
     """The world of one seed."""
 
     def __init__(self, seed: int, daemons: int = 3, hosts: int = 2) -> None:
-        """All start; nothing fails yet."""
+        """All start; no faults yet."""
         self.world = world = World(seed)
         self.rng = world.rng
         members = tuple(Member(name=f"dpu{n}", endpoint=f"{n}") for n in range(daemons))
@@ -65,7 +65,7 @@ class Pod:
         return self.rng.uniform(0.97, 1.03)
 
     def spawn(self, name: str, body: Callable[[], None]) -> None:
-        """A process that nothing fails of."""
+        """A process without faults."""
         self.world.spawn(Machine(name), body)
 
     def check_quotas(self) -> None:
@@ -80,7 +80,7 @@ class Pod:
 
 
 class SimHost:
-    """A host of one tenant: documents asked again and again."""
+    """A host of one tenant: documents requested repeatedly."""
 
     def __init__(self, pod: Pod, name: str, tenant: str) -> None:
         """It logs in as soon as it can."""
@@ -105,7 +105,7 @@ class SimHost:
         return Joined(member, wire, wire, clock=self.clock)
 
     def _look(self) -> None:
-        """As the follower's thread."""
+        """Like the follower's thread."""
         while not self.done:
             self.follower.look()
             self.world.sleep(LOOK_NS)
@@ -148,7 +148,8 @@ class SimHost:
     # ---- one request ----
 
     def _request(self, document: int) -> int:
-        """Ask, fetch, check, compute and put the rest; how many known blocks did not come."""
+        """Look up, fetch, check, compute and put the rest; returns how many known blocks did not
+        arrive."""
         self.follower.take()
         begun = self.world.now
         known = {key for key in self.pod.at if key[0] == self.tenant}
@@ -212,8 +213,8 @@ class SimHost:
         return "nobody" if at is None else at.member.name
 
     def _reason(self, key: Key, rc: int, where: str, whole: bool) -> None:
-        """Why a block that was acknowledged did not come. Where its home had all layers (`whole`)
-        before it was asked, and answers, there is none."""
+        """Why an acknowledged block did not arrive. If its home had all layers (`whole`) before the
+        request, and answers, there is none."""
         if rc:
             self.pod.counts[errno.errorcode[-rc]] += 1
         elif whole:
@@ -257,7 +258,7 @@ def run_seed(seed: int, faults: int = 5) -> Counter[str]:
 
 
 def _chaos(pod: Pod, count: int) -> None:
-    """Faults, some at once; then all is healed, and time for leases and suspicions to end."""
+    """Faults, some at once; then all is healed, with time for leases and suspicions to end."""
     world, rng = pod.world, pod.rng
     for _ in range(count):
         world.sleep(rng.randrange(200, 3000) * MS)
@@ -314,7 +315,7 @@ def _fault(pod: Pod, fault: str, lasts: int) -> None:
 
 
 def _patiently(pod: Pod, transition: Callable[[PodMap], PodMap]) -> None:
-    """Until etcd takes it."""
+    """Retry until etcd accepts it."""
     client = Client(pod.etcd, Machine("operator"))
     while True:
         try:

@@ -41,7 +41,7 @@ def run_seed(
 
 
 def _chaos(pod: Pod, count: int, restores: bool) -> None:
-    """Faults, some at once, and deletions; then all is healed and everybody is to serve."""
+    """Faults, some at once, and deletions; then all is healed and every daemon must serve."""
     world, rng = pod.world, pod.rng
     for _ in range(count):
         world.sleep(rng.randrange(100, 5000) * MS)
@@ -108,8 +108,8 @@ def _fault(pod: Pod, fault: str, lasts: int) -> None:
 
 
 def _put_back(pod: Pod, lasts: int) -> None:
-    """etcd goes back by `lasts`, with a deletion in between. An operator accepts that when all have
-    either said that they are in doubt or seen nothing that is not in the map."""
+    """After `lasts` etcd is restored to an earlier copy, with a deletion in between. An operator
+    accepts that once each member has reported doubt or has seen nothing that the map lacks."""
     world, etcd = pod.world, pod.etcd
     copy = etcd.copy()
     world.spawn(Machine("purge"), partial(pod.purge, pod.rng.choice(TENANTS)))

@@ -76,7 +76,7 @@ class Process:
 
 
 class Daemon:
-    """A name in the pod: its machine, its drive, and the process of now."""
+    """A name in the pod: its machine, its drive, and its current process."""
 
     def __init__(self, world: World, name: str, rate: float, layers: int) -> None:
         """It starts."""
@@ -92,7 +92,7 @@ class Daemon:
         self.process = Process(self)
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Like kill -9."""
         self.machine.dead, self.machine.stopped = True, False
         self.machine.late.clear()
 

@@ -54,12 +54,12 @@ class LeaseEtcd(Etcd):
             one[1] = self.world.now + LEASE_NS
 
     def copy(self) -> tuple[PodMap, dict[int, Living]]:
-        """As a snapshot has it."""
+        """The state in a snapshot."""
         self._end()
         return self.pod, {number: one for number, (one, _) in self.leases.items()}
 
     def put_back(self, copy: tuple[PodMap, dict[int, Living]]) -> None:
-        """A snapshot is restored; each lease has its whole time again."""
+        """A snapshot is restored; each lease starts again in full."""
         self.pod = copy[0]
         self.leases = {number: [one, self.world.now + LEASE_NS] for number, one in copy[1].items()}
 

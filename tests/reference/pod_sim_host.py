@@ -101,7 +101,7 @@ class Wire(Fabric):
             self._world.deliver(self._host, self._daemon.delay(), work)
 
     def _call(self, work: Callable[[], Any]) -> Any:
-        """A control call: DeviceTimeout where no answer comes in time, which it may later."""
+        """A control call: DeviceTimeout if no answer arrives in time; it may arrive later."""
         if self.lost:
             raise RunFailed(self.lost)
         answers: list[Any] = []
@@ -276,6 +276,6 @@ class Wire(Fabric):
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
 
     def close(self) -> None:
-        """Nothing is written into the host's memory any more; the connection is left."""
+        """The host's memory is not written any more; the connection is abandoned."""
         self.closed = True
         self._flying.clear()

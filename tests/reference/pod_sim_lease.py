@@ -90,11 +90,11 @@ class SimDaemon:
         self.pod.world.spawn(self.machine, self._turns)
 
     def clock(self) -> int:
-        """Of its leases, in ns."""
+        """The clock of its leases, in ns."""
         return int(self.pod.world.now * self.rate)
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Like kill -9."""
         self.machine.dead, self.machine.stopped = True, False
         self.machine.late.clear()
 
@@ -103,7 +103,7 @@ class SimDaemon:
         return connection in self.logged_in and self.clock() <= self.until_ns
 
     def _beats(self) -> None:
-        """As the keeper's thread."""
+        """Like the keeper's thread."""
         keeper = self.member.keeper
         while True:
             try:
@@ -113,7 +113,7 @@ class SimDaemon:
             self.pod.world.sleep(int(LEASE_NS / BEATS_PER_LEASE / self.rate))
 
     def _turns(self) -> None:
-        """As the daemon's loop."""
+        """Like the daemon's loop."""
         while True:
             busy = self.member.turn()
             self.pod.world.sleep(self.pod.rng.randrange(1, 5 if busy else 60) * MS * self.slow)
@@ -259,7 +259,7 @@ class SimHost:
             self._use(made, block)
 
     def _copy(self, connection: Any, block: int) -> None:
-        """A read of its memory, which asks no process, also of one that is stopped."""
+        """A direct read of its memory, which involves no process, so also of a stopped one."""
         made = connection.daemon.blocks[self.tenant].get(block)
         there = connection.machine is connection.daemon.machine and not connection.machine.dead
         if made is None or not there:
@@ -279,13 +279,13 @@ class SimHost:
         self.held[block] = made
 
     def _reached(self, connection: Any) -> None:
-        """At the daemon, in its time."""
+        """At the daemon, when the message arrives."""
         if not connection.daemon.answers(connection):
             raise RunFailed("the connection was ended")
         self.pod.check_incarnation(connection.daemon.name, connection.incarnation, "an answer")
 
     def _call(self, connection: Any, work: Callable[[], Any]) -> Any:
-        """A question and its answer. RunFailed, Refused: there is none in time, or it is a no."""
+        """A request and its answer. RunFailed, Refused: no answer in time, or a refusal."""
         world, answers, begun = self.pod.world, list[Any](), self._clock()
         process: Process | None = world.current()
 
@@ -335,7 +335,7 @@ class Pod:
         self.hosts = [SimHost(self, number) for number in range(3)]
 
     def rate(self) -> float:
-        """Of a clock."""
+        """The rate of a clock."""
         return self.rng.uniform(1 - self._drift, 1 + self._drift)
 
     def message(self, sender: str, to: Machine, call: Callable[[], None]) -> None:
@@ -364,12 +364,12 @@ class Pod:
             raise Broken(f"{what} of {name} in incarnation {incarnation}, and the map has {found}")
 
     def check_deleted(self, tenant: str, made: int) -> None:
-        """Broken: it was deleted, and that was acknowledged."""
+        """Broken: the block was deleted, and the deletion acknowledged."""
         if made < self.acknowledged.get(tenant, 0) and not self.unsure:
             raise Broken(f"a block of {tenant} of {made / S:.3f} s is back")
 
     def purge(self, tenant: str) -> None:
-        """As `offstage pod purge`, until it is acknowledged."""
+        """Like `offstage pod purge`, until it is acknowledged."""
         client = LeaseClient(self.etcd, Machine("operator"))
         epoch, since, ident = 0, 0, ""
         while not self.over:

@@ -24,7 +24,7 @@ CALL_NS = S // 4
 
 
 class Killed(BaseException):
-    """Ends a process; nothing of the product catches it."""
+    """Ends a process; the product never catches it."""
 
 
 class Machine:
@@ -67,7 +67,7 @@ class World:
     """Time, turns and chance."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing is there yet."""
+        """Starts empty."""
         self.rng = random.Random(seed)
         self.now, self._count = 0, 0
         self._due: list[tuple[int, int, Callable[[], None]]] = []
@@ -83,12 +83,12 @@ class World:
         return one
 
     def at(self, time: int, call: Callable[[], None]) -> None:
-        """Call it then."""
+        """Call it at that time."""
         self._count += 1
         heapq.heappush(self._due, (max(time, self.now), self._count, call))
 
     def deliver(self, to: Machine, delay: int, call: Callable[[], None]) -> None:
-        """A message: lost where the machine is dead, kept where it is stopped."""
+        """A message: lost if the machine is dead, held back if it is stopped."""
         self.at(self.now + delay, lambda: self._arrive(to, call))
 
     def _arrive(self, to: Machine, call: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class World:
             call()
 
     def sleep(self, duration: int) -> None:
-        """Of the process that runs; `wake` ends it early."""
+        """Of the running process; `wake` ends it early."""
         one = self._running
         assert one is not None
         one.token += 1
@@ -111,12 +111,12 @@ class World:
             raise Killed
 
     def current(self) -> Process:
-        """The process that runs."""
+        """The running process."""
         assert self._running is not None
         return self._running
 
     def wake(self, one: Process) -> None:
-        """It goes on now, in its turn."""
+        """It resumes now, in its turn."""
         token = one.token
         self.at(self.now, lambda: self._resume(one, token))
 
@@ -141,7 +141,7 @@ class World:
             self.at(self.now, lambda call=call: self._arrive(of, call))  # type: ignore[misc]
 
     def run(self, until: int, done: Callable[[], bool]) -> bool:
-        """Until then, or until it is done; whether it was."""
+        """Run until that time, or until it is done; returns whether it was."""
         while self._due and self._due[0][0] <= until:
             time, _, call = heapq.heappop(self._due)
             self.now = time

@@ -1,6 +1,6 @@
-"""Each Python file of ours parsed once, for the tests that look at the code itself.
+"""Each Python file of ours parsed once, for the tests that inspect the code itself.
 
-All trees together are about 200 MB: a test module that used them calls `forget` when it is through.
+All trees together are about 200 MB: a test module that used them calls `forget` at its end.
 """
 
 import ast

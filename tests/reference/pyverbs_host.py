@@ -59,7 +59,7 @@ class Result:
 
 
 class PyverbsHost:
-    """A host at one port. `answer` goes to the DPU's end before anything else is called."""
+    """A host at one port. `answer` goes to the DPU's end before any other call."""
 
     def __init__(self, blob: bytes, device: str, gid_index: int, port: int = 1) -> None:
         (gid, self.qpn, self.psn, mtu, _, reads_max), rest = self._opened(blob)
@@ -117,7 +117,7 @@ class PyverbsHost:
     # ---- one-sided reads ----
 
     def find(self, key: bytes) -> tuple[int, int] | None:
-        """Slot and generation of a block key, out of its two buckets."""
+        """Slot and generation of a block key, from its two buckets."""
         for bucket in self._buckets(key):
             size = self.bucket_entries * ENTRY.size
             data = self._read(self.directory_at + bucket * size, size)
@@ -127,7 +127,7 @@ class PyverbsHost:
         return None
 
     def record(self, key: bytes, slot: int, generation: int) -> bytes | None:
-        """The block in a slot, or None: its trailer, seal or checksum does not agree."""
+        """The block in a slot; None: its trailer, seal or checksum does not match."""
         data = self._read(self.slots_at + slot * self.stride, self.stride)
         (_, _, length, _, _, checksum, _, _, _, name, life, cause, seal) = TRAILER.unpack_from(
             data, self.trailer_at
@@ -145,7 +145,7 @@ class PyverbsHost:
         return self._command(SQE.pack(7, NOP, *[0] * 13))
 
     def put(self, session: int, layer: int, ordinal: int, block: bytes) -> int:
-        """Write a block, by the put window and a command; its return code."""
+        """Write a block, through the put window and a command; returns its code."""
         self._write(self.puts_at, block)
         return self._command(
             SQE.pack(
@@ -154,7 +154,7 @@ class PyverbsHost:
         )
 
     def step(self, session: int, step: int, layer: int, ordinals: list[int]) -> list[Result]:
-        """Ask for blocks, having seen none; where each is."""
+        """Demand blocks, having seen none; returns where each is."""
         count = len(ordinals)
         area = struct.pack(f"<{count}I", *ordinals) + bytes(count)
         self._write(self.payloads_at, area)
@@ -168,7 +168,7 @@ class PyverbsHost:
         return [placed[i] for i in range(count)]
 
     def close(self) -> None:
-        """Say farewell, so that the port may have another host."""
+        """Log out, so that the port can have another host."""
         nothing = SGE(self.copy.buf, 0, self.copy.lkey)
         self._post(enums.IBV_WR_RDMA_WRITE_WITH_IMM, self.port_at, nothing, FAREWELL)
         self._until(lambda: self.sent == 0)
@@ -259,8 +259,7 @@ class PyverbsHost:
         self.sent += 1
 
     def _receive(self) -> RecvWR:
-        """Room for one immediate value; pyverbs wants a place for its bytes, of which there are
-        none."""
+        """Room for one immediate value; pyverbs requires a buffer although it has no bytes."""
         return RecvWR(num_sge=1, sg=[SGE(self.room.buf, 1, self.room.lkey)])
 
     def _until(self, done: Callable[[], bool]) -> None:

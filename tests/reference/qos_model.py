@@ -14,7 +14,7 @@ PS_PER_S = 10**12
 
 @dataclass(frozen=True)
 class Waiter:
-    """An item that waits; the first is the least of its tenant's."""
+    """A waiting item; a tenant's first is its least."""
 
     deadline_ps: int
     sequence: int
@@ -67,7 +67,7 @@ class PlainQos:
         return None
 
     def first(self, tenant: int) -> Waiter:
-        """Of the least round, the most urgent."""
+        """Of the lowest round, the most urgent."""
         return min(self.waiters[tenant], key=lambda one: (self.sessions[one.who][0], *one.order))
 
     def ready_ps(self, tenant: int) -> int | None:

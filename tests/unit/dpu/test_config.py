@@ -56,7 +56,7 @@ def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> No
 def test_what_is_wrong_is_reported_with_location_and_remedy(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
-    """Does a wrong file end in one line that names the file, where in it, and the nearest key?"""
+    """Is a wrong file reported in one line with the file, the place in it, and the nearest key?"""
     file = write(tmp_path, text)
     with pytest.raises(BadInput) as raised:
         load(file, environ={})
@@ -150,7 +150,7 @@ def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> N
 
 
 def test_every_shown_value_reads_back_as_itself() -> None:
-    """Can the output of `config show` be typed in again without a change?"""
+    """Can the output of `config show` be given as input unchanged?"""
     config = load(overrides=PATH, environ={})
     typed = {where: shown for where, shown, _ in rows(config) if not where.startswith("tenant.")}
     again = load(overrides=typed, environ={})

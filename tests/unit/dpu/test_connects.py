@@ -67,8 +67,8 @@ def test_what_a_connect_was_refused_for_comes_back(device: Any) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_daemon_answers_others_meanwhile(tmp_path: Path, device: Any, stopped: bool) -> None:
-    """While one host's address is being resolved: is another answered, and a daemon that is
-    stopped then ended in order, its ports detached after the connect?"""
+    """While one host's address is being resolved: is another answered, and does a daemon that is
+    stopped then end in order, detaching its ports after the connect?"""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     config = load(
         overrides={

@@ -45,7 +45,7 @@ def make(tmp_path: Path, device: Any, **more: str) -> Daemon:
 
 
 def run(daemon: Daemon, *pauses_s: float) -> int:
-    """Run it, with a SIGTERM after each pause; the exit code."""
+    """Run it, with a SIGTERM after each pause; returns the exit code."""
 
     def signals() -> None:
         for pause_s in pauses_s:
@@ -76,7 +76,8 @@ def test_a_second_signal_stops_a_daemon_that_still_drains(
 def test_settings_without_effect_are_in_the_log(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each reason one line, once all is open; of a daemon of which all counts, none."""
+    """One line for each reason, once all is open; none for a daemon whose settings all have
+    effect."""
     assert run(make(tmp_path, device, archive__queue="9", pod__weight="3"), 0.05) == 0
     assert events(capfd).count("setting_unused") == 2
     assert run(make(tmp_path, device), 0.05) == 0
@@ -104,7 +105,7 @@ def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
 def test_a_daemon_ends_with_its_starter(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Do bytes on the watched descriptor mean nothing, and its end a drain?"""
+    """Are bytes on the watched descriptor ignored, and does its end start a drain?"""
     watched, held = os.pipe()
     os.write(held, b"not the end")
     closer = threading.Timer(0.2, os.close, [held])
@@ -186,7 +187,7 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
 def test_no_request_ends_the_daemon(
     tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every handler of every kind of message fails in turn by a mistake of ours: is each answered
+    """The handler of each kind of message fails in turn with an internal error: is each answered
     and counted?"""
     daemon = make(tmp_path, device)
     told: list[Any] = []

@@ -1,4 +1,4 @@
-"""Is a drive that carries anything, or that anybody uses, refused by name, and only then?"""
+"""Is a drive refused by name exactly if it carries data or is in use?"""
 
 import os
 import subprocess

@@ -19,8 +19,8 @@ def medium(monkeypatch: pytest.MonkeyPatch) -> Medium:
 
 
 def test_a_file_is_there_whole_with_its_bytes_name_and_mode(tmp_path: Path, medium: Medium) -> None:
-    """Its bytes before its name, and its name before the call returns; nothing else stays, and a
-    link that lies where the new file is written is not followed."""
+    """Its bytes are durable before its name, and its name before the call returns; no other file
+    remains, and a link at the place of the new file is not followed."""
     path = tmp_path / "one"
     for data in (b"first", b"second, which is longer", b"3"):
         write_whole(path, data)

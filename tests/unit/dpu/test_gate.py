@@ -88,8 +88,8 @@ def ask(endpoint: str, frames: list[bytes]) -> bytes:
 def test_a_message_that_does_not_end_is_not_kept(
     control: ControlSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frame upon frame of one message: is its sender stopped after a message's length, and let go,
-    while others are answered? ZeroMQ alone keeps them all."""
+    """One message with frame after frame: is its sender stopped after the maximum length, and
+    disconnected, while others are answered? ZeroMQ alone would buffer them all."""
     monkeypatch.setattr(gate, "STALL_S", 1.0)
     sent = 0
     with shake(control.gate.endpoint) as raw, contextlib.suppress(OSError):
@@ -126,7 +126,8 @@ def test_the_peer_with_most_connections_loses_one(control: ControlSocket, tmp_pa
 
 
 def test_an_address_with_few_connections_keeps_them() -> None:
-    """Is it the flood's own connection that goes, even where another has been silent for longer?"""
+    """Is it the flood's own connection that is closed, even if another has been silent for
+    longer?"""
     one = gate.Gate(
         "tcp://127.0.0.1:*", connections_max=3, message_bytes_max=1, shared=False, log=quiet()
     )
@@ -141,8 +142,8 @@ def test_an_address_with_few_connections_keeps_them() -> None:
 def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
     control: ControlSocket,
 ) -> None:
-    """Users of one machine share its address: does the connection of a host that showed its ticket
-    stand while fifty that did not come and go, silent as it is?"""
+    """Users of one machine share its address: does the silent connection of a host that showed its
+    ticket stay while fifty without one come and go?"""
     control.gate.whose = {b"ticket": "red"}.get  # type: ignore[assignment]
     with contextlib.ExitStack() as held:
         context = held.enter_context(zmq.Context())
@@ -158,7 +159,7 @@ def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
 
 
 def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
-    """Is a port in use refused, and a path that a killed daemon left taken over?"""
+    """Is a port in use refused, and the path of a killed daemon taken over?"""
     first = gate.Gate(
         f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False, log=quiet()
     )
@@ -214,7 +215,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_connections_of_many_addresses_displace_no_host() -> None:
-    """Each address has one connection, a tenant three: does a stranger make room for the next?"""
+    """Each address has one connection, a tenant three: does an unauthenticated one make room for
+    the next?"""
     gate = Gate("ipc://@x", connections_max=8, message_bytes_max=1, shared=False, log=quiet())
     pairs = []
     for number, peer in enumerate(["tenant a"] * 3 + [f"10.0.0.{at}" for at in range(5)]):
@@ -227,8 +229,8 @@ def test_connections_of_many_addresses_displace_no_host() -> None:
 
 
 def test_a_gate_takes_the_place_of_no_file(tmp_path: Path) -> None:
-    """Is a file, a link or a folder at the path of an endpoint refused and left; and the socket of
-    a daemon that was killed not in the way?"""
+    """Is a file, a link or a folder at the path of an endpoint refused and left alone; and is a
+    killed daemon's socket replaced?"""
     (tmp_path / "file").write_text("of somebody")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()

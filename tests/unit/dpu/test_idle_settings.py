@@ -1,4 +1,4 @@
-"""Settings that a daemon does nothing with: is each named, and is none that counts?"""
+"""Is each setting without effect on a daemon named, and none that has one?"""
 
 import json
 from pathlib import Path

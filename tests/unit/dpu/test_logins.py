@@ -1,4 +1,4 @@
-"""Is a daemon sure of each host that logs in, and each host of the daemon?"""
+"""Do daemon and host each authenticate the other?"""
 
 import io
 import os
@@ -15,8 +15,8 @@ from offstage.dpu.tenants.hosts import CHALLENGES_MAX, Host, Hosts, Refused, Ten
 
 
 def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
-    """Is the secret proved over the host's nonce with the daemon's user, to every tenant's name
-    alike, not without a nonce, and not to a version that would not ask for it?"""
+    """Is the secret proved over the host's nonce with the daemon's user, in the same way for every
+    tenant's name, not without a nonce, and not to a version that would not ask for it?"""
     for tenant, secret in SECRETS.items():
         asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
         said = world.answer(b"", asks)
@@ -32,7 +32,7 @@ def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
 
 
 def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
-    """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
+    """Is a login by another tenant's secret, a replayed proof, or an invented name refused?"""
     for tenant, secret in (
         ("red", SECRETS["blue"]),
         (p.OPERATOR, SECRETS["red"]),
@@ -78,7 +78,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
 
 
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
-    """Can a stranger make the daemon remember without end?"""
+    """Is the memory that an unauthenticated peer can use bounded?"""
     for _ in range(CHALLENGES_MAX + 50):
         world.answer(b"", hello("red"))
     assert len(world.hosts._challenges) <= CHALLENGES_MAX

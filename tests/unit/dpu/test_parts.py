@@ -1,4 +1,4 @@
-"""Hand-out, tenancy, recorder and telemetry, each on its own."""
+"""Do hand-out, tenancy, recorder and telemetry each work on their own?"""
 
 import errno
 import io
@@ -57,7 +57,7 @@ def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any
 
 
 def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path) -> None:
-    """Does each token give those that were promised for it, once, and does the rest get none?"""
+    """Does each token give its own descriptors, once, and does any other get none?"""
     fd_passing = FdPassing(tmp_path / "s", quiet())
     assert fd_passing.path.stat().st_mode & 0o777 == 0o600
     first, second = pipes(), pipes()
@@ -89,8 +89,8 @@ def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
 
 
 def test_a_runtime_dir_that_is_no_daemons_keeps_its_mode_and_files(tmp_path: Path) -> None:
-    """A folder of everybody, one with another's file, link or pipe where the lock would be, one
-    that another daemon has: is it refused before its mode and its files are changed?"""
+    """A world-writable folder, one with another's file, link or pipe at the lock's path, one that
+    another daemon has: is it refused before its mode and its files are changed?"""
     for name in ("everybodys", "text", "link", "pipe", "held"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o1777 if name == "everybodys" else 0o755)
@@ -147,7 +147,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
 
 
 def test_a_recording_that_the_disk_refused_ends_there(tmp_path: Path, device: Any) -> None:
-    """Is nothing written behind the hole, and is it in the manifest?"""
+    """Is nothing written after the gap, and is it in the manifest?"""
     wanted = np.zeros(4, RECORD)
     device.pending = [wanted[:1], wanted[1:2], wanted[2:]]
     recorder = Recorder(tmp_path / "run", device, quiet())

@@ -43,7 +43,7 @@ def test_an_empty_absent_or_whole_file_may_be_opened(tmp_path: Path) -> None:
 
 
 def test_more_memory_or_cores_than_there_are_is_refused() -> None:
-    """Both would otherwise be found out late: by the kernel's memory killer, or never."""
+    """Otherwise the kernel's OOM killer would report the former late, and nothing the latter."""
     with pytest.raises(BadInput, match=r"this machine has .* of memory; lower arena.size"):
         check_machine(load(overrides={"arena.size": "64TiB"}, environ={}))
     with pytest.raises(BadInput, match=r"daemon\.cpu is 4095"):

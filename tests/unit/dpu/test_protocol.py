@@ -1,4 +1,4 @@
-"""Do messages survive the wire, and does anything else come out as one typed error?"""
+"""Do messages survive encoding and decoding, and is all other input one typed error?"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -112,7 +112,8 @@ def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None
 
 
 def test_a_call_that_does_not_say_by_whom_is_the_operators() -> None:
-    """And each call of the protocol says it itself, so that none is granted by a default."""
+    """And does each call of the protocol declare its callers, so that none is granted by
+    default?"""
     assert Call.by == "operator"
     assert [one.__name__ for one in Call.__subclasses__() if "by" not in vars(one)] == []
 
@@ -231,6 +232,6 @@ def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> N
     ],
 )
 def test_a_number_out_of_its_bounds_is_refused(request_: dict[str, object]) -> None:
-    """Does a count beyond u32, or a time beyond its bound, get past the wire?"""
+    """Is a count beyond u32, or a time beyond its limit, refused by the decoder?"""
     with pytest.raises(BadInput):
         p.decode_request(msgspec.msgpack.encode(request_))

@@ -19,7 +19,7 @@ from offstage.dpu.sockets.fd_passing import Handed
 
 
 def test_every_call_has_a_method_that_returns_its_reply() -> None:
-    """Is each call answered here, but those of a login and those that the loop answers later?"""
+    """Is each call answered here, except those of a login and those that the loop answers later?"""
     returns = {kind: method.__annotations__["return"] for kind, method in METHODS.items()}
     assert returns == {kind: kind.reply() for kind in returns}
     elsewhere = {p.Hello, p.Prove, p.Hold, p.Connect, p.Drain, p.StorageMove}
@@ -27,7 +27,7 @@ def test_every_call_has_a_method_that_returns_its_reply() -> None:
 
 
 def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
-    """Does the answer to a session say the policy's limits?"""
+    """Does the reply to a session have the policy's limits on scores?"""
     welcome = world.login("red")
     assert isinstance(welcome, p.Welcome)
     world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
@@ -121,8 +121,8 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
 
 
 def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
-    """Sessions, ports and logins of one tenant: is it refused at its own bound, warned of before,
-    and is there room for the other? And does a session that ends make room?"""
+    """Sessions, ports and logins of one tenant: is it refused at its own limit, warned before, and
+    is there room for the other? And does a session that ends make room?"""
     red = dataclasses.replace(world.hosts.tenants["red"], session_max=5, port_max=1)
     world.hosts.tenants["red"] = red
     world.hosts._hosts_max = 9  # of all tenants
@@ -201,7 +201,8 @@ def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> Non
 
 
 def test_a_failure_of_ours_is_answered_and_the_service_lives_on(world: World) -> None:
-    """Does a bug in one request reach the host as `internal`, and leave the next one working?"""
+    """Does an internal error in one request reach the host as `internal`, and does the next request
+    work?"""
     ticket = world.ticket("red")
     session = world.session(ticket)
     world.device.session_append = lambda *_: 1 / 0
@@ -296,7 +297,7 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
 
 
 def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:
-    """Are an escape, a new line and a change of direction shown, and not done?"""
+    """Are an escape, a new line and a change of direction shown as text, without effect?"""
     stream = io.StringIO()
     Log("info", stream, text=True).info("host", name="a\x1b[2J\nfake error\u202eb")
     assert stream.getvalue().endswith("name=a\\x1b[2J\\nfake error\\u202eb\n")

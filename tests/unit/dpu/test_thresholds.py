@@ -1,5 +1,4 @@
-"""Are the integers that a daemon decides by those of the plan's formulas, and followed when they
-change?"""
+"""Do the integers that a daemon decides by follow the plan's formulas, also when prices change?"""
 
 import io
 from typing import Any
@@ -94,8 +93,8 @@ def test_few_tokens_are_sooner_computed_than_brought_back() -> None:
 
 
 def test_admission_follows_what_a_hit_cost_to_write() -> None:
-    """Each hour one level: stricter above the bound, the same between a quarter of it and it,
-    looser below and where nothing was written; none without a bound?"""
+    """One level each hour: stricter above the limit, the same between a quarter of it and it,
+    looser below and if nothing was written; none without a limit?"""
     now = [0.0]
     by_wear = ByWear(1000, clock=lambda: now[0])
     sums = WearFigures(host_bytes=0, drive_bytes=0, hits=0)
@@ -155,7 +154,7 @@ def test_a_price_without_its_unit_is_refused(text: str) -> None:
 
 
 def test_prices_as_people_write_them() -> None:
-    """Both spellings, and the shown one read again?"""
+    """Are both spellings read, and the shown one read again?"""
     assert parse_price("$0.22") == parse_price("0.22 USD") == 220_000
     assert parse_price("0") == parse_price(0) == 0
     for micro in (0, 1, 220_000, 10_950 * 10**6):

@@ -1,4 +1,4 @@
-"""Does the wear that a daemon tells follow from its counters, over everything that zeroes them?"""
+"""Do the wear figures of a daemon follow from its counters, also across resets of them?"""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_the_figures_of_a_day() -> None:
 
 
 def test_counters_that_begin_anew_go_on() -> None:
-    """A reset zeroes the hits, a move the drive's counters: are the sums those of both times?"""
+    """A reset zeroes the hits, a move the drive's counters: are the sums those of both periods?"""
     wear = Wear(config())
     wear.look(status(10, 10 * RECORD), [ledger(7)])  # made before: a new store is no wear of hosts
     wear.look(status(30, 40 * RECORD), [ledger(9)])
@@ -86,8 +86,8 @@ def test_a_budget_admits_less_as_it_is_used_up() -> None:
 
 
 def test_years_of_a_drive_are_a_budget() -> None:
-    """Is a day's part that of endurance over years, given bytes before it, and is a life without
-    an endurance refused with the fix?"""
+    """Is a day's share endurance divided by years, with earlier bytes counted, and is a service
+    life without an endurance refused with the fix?"""
     budget = Budget(config(endurance="3650TB"))
     assert budget.bytes_of(PolicyOptions(drive_years=5)) == 2 * 10**12
     assert budget.bytes_of(PolicyOptions(drive_years=5, write_budget_bytes=7)) == 7

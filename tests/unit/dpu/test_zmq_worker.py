@@ -1,5 +1,5 @@
-"""Does a host over ZMQ get blocks that its step's answer does not vouch for, or work that no step
-and no window of a port has room for?"""
+"""Can a host over ZMQ get blocks that its step's answer does not cover, or work beyond a step or a
+port's window?"""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ BLOCK_BYTES = 64
 
 
 class HitDriver:
-    """Each demand is a hit; whether the step is `answered` is the reactor's affair."""
+    """Each demand is a hit; the reactor decides whether the step is `answered`."""
 
     payload_size_bytes, demand_max, calls_max = BLOCK_BYTES, 8, 4
     score_max, put_slot_count = 16, 4
@@ -88,7 +88,8 @@ def fetch_of(**more: Any) -> zmq_messages.FabricFetch:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> None:
-    """A reactor past its fence answers no step, and a hit asks no reactor."""
+    """A reactor past its fence answers no step, while a hit needs no reactor: is the hit
+    withheld?"""
     with worker_of(HitDriver(answered=answered)) as ask:
         body, rows = ask(fetch_of(), b"")
     reply = zmq_messages.decode_fabric_reply(body)
@@ -112,8 +113,8 @@ def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.Mon
 
 
 def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a byte each, as many as a frame holds: is each of them looked at, on the thread that
-    all hosts share the interpreter with?"""
+    """Rows of a byte each, as many as a frame holds: is the message refused before the shared
+    thread processes each of them?"""
     monkeypatch.setattr(zmq_fabric, "checksum", lambda row: pytest.fail("a row was looked at"))
     count = 100_000
     with worker_of(HitDriver(answered=True)) as ask:

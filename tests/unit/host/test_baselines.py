@@ -225,7 +225,7 @@ def test_more_demands_than_slots_all_end(make: Make) -> None:
     ("result", "rc"), [(-errno.ENXIO, -errno.ENXIO), (4096, -errno.EIO), (HANGS, -errno.ETIMEDOUT)]
 )
 def test_a_read_that_fails_is_short_or_hangs_ends_its_demand(result: int, rc: int) -> None:
-    """With the reason, and the same block comes once the drive is well again."""
+    """With the reason, and the same block is read once the drive recovers."""
     store = LocalStore(Path("unused"), LAYERS, PAYLOAD, CHUNKS)
     drive = MemoryDrive(4, store)
     tier = LocalTier(store, drive, keep=True)

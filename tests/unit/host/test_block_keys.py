@@ -1,4 +1,4 @@
-"""Do host and firmware call a block by the same name?"""
+"""Do host and firmware give a block the same key?"""
 
 import numpy as np
 from hypothesis import given

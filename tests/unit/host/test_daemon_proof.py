@@ -157,8 +157,8 @@ def other_key(hello: p.Hello, said: p.Challenge) -> bytes:
     "prove", [other_secret, reflected, replayed, other_user, other_key, lambda *_: b""]
 )
 def test_a_daemon_without_the_secret_hears_only_hello(prove: Prove) -> None:
-    """A wrong secret, the host's own proof, an old proof, a proof of other words, none: is nothing
-    but Hello said, in one line of error?"""
+    """With a wrong secret, the host's own proof, an old proof, a proof of other words, or none:
+    does the host send only Hello, and report one line?"""
     with listening(prove) as impostor:
         with pytest.raises(BadInput, match="cannot prove that it has the secret") as caught:
             login(impostor.endpoint)

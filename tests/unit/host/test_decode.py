@@ -237,8 +237,8 @@ def test_the_kernel_reads_what_prefill_wrote(arrays: Any, last_first: bool, call
 
 @pytest.mark.parametrize("arrays", [open_arrays, LaterArrays])
 def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: Any) -> None:
-    """A layer that is predicted exactly demands nothing more when it is due, but the block that did
-    not come; neither counts as selected twice."""
+    """A layer that is predicted exactly demands nothing more when it is due, except the block that
+    did not arrive; neither counts as selected twice."""
     world = World(FakeFabric(lose=0), arrays(), sessions=[0])
     (session,), control = world.sessions, None
     tail = TailBlock(control, world.decoder, lambda o: 7 << 96 | o)  # type: ignore[arg-type]
@@ -313,7 +313,7 @@ def test_a_sessions_demands_do_not_depend_on_other_sessions() -> None:
 
 @pytest.mark.parametrize("which", [0, 2, 5])
 def test_a_block_that_is_not_what_prefill_wrote_is_counted(which: int) -> None:
-    """Its checksum fits its bytes, so that only the comparison with prefill's can tell."""
+    """Its checksum matches its bytes, so that only the comparison with prefill's detects it."""
     world = World(FakeFabric(spoil=which))
     world.decoder._decode = world._kernel  # the watching one would stop at the damage
     record = world.run(1)
@@ -322,7 +322,7 @@ def test_a_block_that_is_not_what_prefill_wrote_is_counted(which: int) -> None:
 
 
 def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None:
-    """Not counted as verified nor as an end; the put comes when no fetch is under way."""
+    """Not counted as verified nor as an end; it is put once no fetch is in flight."""
     fabric = FakeFabric(lose=1)
     world = World(fabric)
     record = world.run(1)

@@ -1,4 +1,5 @@
-"""Are measured decode costs kept, read between their points, and refused outside of them?"""
+"""Are measured decode costs stored, interpolated between their points, and refused outside of
+them?"""
 
 import json
 from dataclasses import replace

@@ -33,12 +33,12 @@ def granule(identity: bytes, layer: int) -> NDArray[np.uint8]:
 
 
 def identity(text: int, ordinal: int) -> bytes:
-    """Texts 0 and 1 begin alike, as far as five granules go."""
+    """Texts 0 and 1 share their first five granules."""
     return f"{text if text == 2 or ordinal >= 5 else 0}-{ordinal}".encode().ljust(16, b"\0")
 
 
 class PlainTier(Driver):
-    """Sessions and driver in one: blocks are whole, and stand here once their put has ended."""
+    """Sessions and driver in one: blocks are whole, and are here once their put has ended."""
 
     demand_max, calls_max, dilation, granule_count = 64, 4, 1, GRANULES
     hints = (0, 1, 16)
@@ -129,7 +129,7 @@ class Host:
         return self.sessions.session_open(select_blocks=5, sink_blocks=1, window_blocks=4)
 
     def append(self, count: int, in_flight: bool) -> None:
-        """Granules, and those that the tier lacks written, layer by layer."""
+        """Append granules, and write those that the tier lacks, layer by layer."""
         ordinals = np.arange(self.length, self.length + count, dtype=np.uint32)
         names = [identity(self.text, one) for one in ordinals.tolist()]
         self.length += count
@@ -152,7 +152,7 @@ class Host:
         assert len(self.fabric.put_end(put)) == len(ordinals)
 
     def read(self, layer: int, ordinals: list[int], failed: int) -> None:
-        """Every granule that comes is right; as many as the model says do not come."""
+        """Every granule that arrives is right; as many are missing as the model says."""
         rows = np.arange(len(ordinals), dtype=np.uint32)[::-1].copy()
         target = np.zeros((len(ordinals), BYTES + 3), np.uint8)
         self.step += 1
@@ -192,8 +192,8 @@ OPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(OPS)
 def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> None:
-    """All that was written comes, at every time: kept, on its way, at the tier, or there from a
-    session before; a call that the fabric had no room for changes nothing."""
+    """Do all written granules arrive at every time: buffered, in flight, at the tier, or from an
+    earlier session; and does a call that exceeds the fabric's room change nothing?"""
     tier = PlainTier()
     host = Host(tier)
     for what, number, more in ops:
@@ -237,8 +237,8 @@ def test_a_put_that_fails_is_told_and_not_kept() -> None:
 
 
 def test_counts_are_of_whole_blocks() -> None:
-    """A session in granules is one of as many blocks as they touch at least; and a daemon that cuts
-    blocks otherwise is refused."""
+    """A session in granules has as many blocks as they touch at least; and a daemon with another
+    block size is refused."""
     tier: Any = PlainTier()
     Host(tier)
     assert tier.opened == {"select_blocks": 2, "sink_blocks": 1, "window_blocks": 1, "step_ns": 0}

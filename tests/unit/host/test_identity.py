@@ -1,4 +1,5 @@
-"""Is KV named by the content of weights, however their files are called, dated, copied or moved?"""
+"""Is KV named by the content of weights, whatever the names, dates, copies and places of the
+files?"""
 
 import os
 import shutil
@@ -85,8 +86,8 @@ def test_a_change_with_equal_size_and_mtime_is_seen(how: str, tmp_path: Path, ca
 
 
 def test_files_are_read_once_and_checked_by_a_piece_each(tmp_path: Path, cache: Path) -> None:
-    """Is a second digest read from the cache but for a piece, also after a broken entry, a cache
-    that is not ours alone or none; and is a file that has just changed not kept?"""
+    """Is a second digest read from the cache except for one piece, also after a broken entry, with
+    a cache that others can write, or without one; and is a recently changed file not cached?"""
     model = model_of(tmp_path / "a")
     first, again = (digest_of(files_of(str(model))) for _ in range(2))
     assert first.read_bytes == first.size_bytes and again.digest == first.digest
@@ -102,7 +103,7 @@ def test_files_are_read_once_and_checked_by_a_piece_each(tmp_path: Path, cache: 
 def test_what_changed_a_moment_ago_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is it read whole the next time, since a second change could have the same stamp?"""
+    """Is it read in full the next time, since a second change could have the same stamp?"""
     monkeypatch.setattr(identity, "SETTLED_NS", 3600 * 10**9)
     model = model_of(tmp_path / "a")
     for _ in range(2):
@@ -111,7 +112,8 @@ def test_what_changed_a_moment_ago_is_not_kept(
 
 
 def test_a_hubs_name_leads_to_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are a Hub's name, at a revision too, a file of its own and the folder itself one content?"""
+    """Do a Hub's name, also with a revision, one of its files and the folder itself have one
+    content?"""
     hub = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
     folder = model_of(hub / "models--org--m/snapshots/abc")
@@ -126,8 +128,8 @@ def test_a_hubs_name_leads_to_its_snapshot(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
-    """Is KV of weights that are not here refused without `weights_id`, and is all that computes KV
-    in the line?"""
+    """Is KV of absent weights refused without `weights_id`, and does the line have everything that
+    determines KV?"""
     with pytest.raises(BadInput, match="weights_id") as told:
         identity_of("org/nowhere", {})
     assert "\n" not in str(told.value)
@@ -143,8 +145,8 @@ def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["written", "renamed", "linked"])
 def test_weights_that_changed_after_the_start_are_refused(how: str, tmp_path: Path) -> None:
-    """Whether the file was written, an older folder put in its place or a link set to one: a
-    program that may have loaded others does not share."""
+    """Whether the file was written, or an older folder or a link to one replaced it: a program that
+    may have loaded other weights does not share."""
     model = model_of(tmp_path / "a")
     if how == "linked":
         (tmp_path / "model").symlink_to(model)
@@ -183,7 +185,7 @@ def adapter_files(folder: Path, fill: int) -> Path:
 
 
 def test_an_adapter_is_its_files(tmp_path: Path) -> None:
-    """Are equal files one adapter under any name, and others another?"""
+    """Are equal files one adapter under any name, and different files another?"""
     one, two = adapter_files(tmp_path / "1", 1), adapter_files(tmp_path / "2", 2)
     same = Path(shutil.copytree(one, tmp_path / "3"))
     held = Adapters(time.time_ns() + 10**9)

@@ -268,7 +268,7 @@ def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight()
 
 
 def test_an_unaccepted_put_ends() -> None:
-    """Where the only member does not acknowledge it, that is an error and no wait without end."""
+    """If the only member does not acknowledge it: is that an error rather than an endless wait?"""
     sessions, daemons = pod("up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(1, 2, 3))
@@ -337,8 +337,8 @@ def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
-    """Every connection of the tenant that is of an earlier map is left, also where another member
-    is back by the newer one already; one of another tenant stays."""
+    """Every connection of the tenant from an earlier map is dropped, even if another member already
+    has one from the newer map; another tenant's stays."""
     sessions, _ = pod("up", "up", "up")
     for one, tenant in zip(sessions.members, ("red", "red", "blue"), strict=True):
         one.tenant, one.epoch = tenant, 1

@@ -188,8 +188,8 @@ def test_many_contents_are_told_in_several_messages() -> None:
     assert len(known) == 50 and all(len(one.contents) == 16 * CHUNKS for one in known)
 
 
-def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
-    """A member that comes back again and again leaves nothing behind but its counts."""
+def test_state_of_an_earlier_incarnation_is_forgotten() -> None:
+    """A member that returns again and again leaves nothing behind except its counts."""
     world = World(2, copies_max=1)
     for _ in range(5):
         lost = world.sessions.members[0]
@@ -244,8 +244,7 @@ def test_a_hot_shard_is_read_at_copies_and_they_go_when_it_cools() -> None:
 
 
 def test_a_session_changes_its_place_only_between_calls() -> None:
-    """A fetch that is under way where a shard is read ends there, also when the shard is home
-    by now."""
+    """A fetch in flight ends at the place where it began, even if the shard has arrived at home."""
     world = World(2)
     world.write(*NUMBERS)
     world.join(2)

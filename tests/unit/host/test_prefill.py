@@ -1,4 +1,4 @@
-"""Does prefill hold a bounded part of a context at once, however long that is?"""
+"""Does prefill hold a bounded part of a context at once, whatever its length?"""
 
 import weakref
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Are blocks written as many together as the fabric takes, and is none that failed passed over?"""
+"""Are as many blocks written concurrently as the fabric accepts, and is no failed one ignored?"""
 
 import errno
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def write(fabric: Any, count: int) -> None:
 
 
 def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
-    """All of five where there is room; with room for two the oldest is ended before the third."""
+    """All of five if there is room; with room for two the oldest ends before the third begins."""
     roomy, narrow = Puts(8), Puts(2)
     write(roomy, 5)
     write(narrow, 3)
@@ -71,7 +71,7 @@ def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
 def test_a_refused_block_is_an_error_and_nothing_stays_in_flight(
     code: int, error: type[Exception]
 ) -> None:
-    """The first layer that failed is named, and all that were begun have ended by then."""
+    """The error names the first layer that failed, and all begun puts have ended by then."""
     fabric = Puts(2, {1: code, 3: errno.EIO})
     with pytest.raises(error, match="1 of 2 blocks") as raised:
         write(fabric, 4)

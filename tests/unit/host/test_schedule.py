@@ -71,7 +71,7 @@ def test_requests_that_share_what_a_host_holds_begin_first() -> None:
 def test_a_request_is_passed_over_only_so_often(
     patience: int, shares: list[int], data: st.DataObject
 ) -> None:
-    """Others that share more come without end; the k-th in the queue still begins after at most
+    """While others that share more keep arriving, the k-th in the queue still begins after at most
     k * (patience + 1) of them."""
     waiting = [[number, share, 0] for number, share in enumerate(shares)]
     begun: list[int] = []

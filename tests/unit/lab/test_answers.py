@@ -1,4 +1,4 @@
-"""Is a policy asked once for all points that it answers alike, and each answered as if alone?"""
+"""Is a policy called once for all points with the same answer, and is each answered as if alone?"""
 
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ class Counting(Component):
     asked: ClassVar[int] = 0
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Of step 3 nothing: it fails there."""
+        """Fails at step 3."""
         type(self).asked += 1
         if view.step == 3:
             raise ValueError("no step 3")
@@ -36,7 +36,7 @@ class Counting(Component):
 
 @pytest.fixture
 def component(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As if it were one of ours."""
+    """Registered like one of ours."""
     monkeypatch.setitem(registry._BUILT_IN, "counting", Counting)
     monkeypatch.setattr(answers_module, "BUILT_IN", (Counting,))
     monkeypatch.setattr(checked, "due", lambda view: None)  # its copies ask, too

@@ -45,7 +45,7 @@ def demands_of(
     written: AbstractSet[int] = frozenset(),
     order: list[int] | None = None,
 ) -> Demands:
-    """Rows of block numbers; marks go by block."""
+    """Rows of block numbers; marks belong to blocks."""
     flat = [block for row in rows for block in row]
     marks = [NONTRIVIAL * (b in nontrivial) + WRITTEN * (b in written) for b in flat]
     return Demands(
@@ -63,7 +63,7 @@ def cap_of(rows: list[Row], credit: float, lead: float, burst: float) -> Cap:
 
 
 class PlainModel:
-    """The same buffer, the slow way: the next use of everything is looked for each time."""
+    """The same buffer, unoptimized: every next use is searched for each time."""
 
     def __init__(self, rows: list[Row], slots: int, written: set[int]) -> None:
         self.rows, self.slots, self.written = rows, slots, written
@@ -81,7 +81,7 @@ class PlainModel:
         self.seen.add(block)
 
     def evict(self, after: int, spared: Row, later_than: int) -> bool:
-        """The victim is needed last; of several, the one put there last."""
+        """The victim is needed last; of several, the one inserted last."""
         free = [block for block in self.held if block not in spared]
         victim = max(free, key=lambda b: (self.next_use(b, after), self.held[b]))
         if self.next_use(victim, after) <= later_than:
@@ -138,7 +138,7 @@ def plain_run(
 def fewest_misses(
     rows: list[Row], slots: int, written: set[int], cap: tuple[float, float, float]
 ) -> int:
-    """Over all schedules whatsoever: tried one by one."""
+    """Over all possible schedules, tried one by one."""
     blocks = sorted({block for row in rows for block in row})
     born = {b: next(t for t, row in enumerate(rows) if b in row) for b in blocks}
 
@@ -315,7 +315,7 @@ def reference_hits(demands: Demands, slots: int) -> int:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
-    """Are hits on real traces exactly libCacheSim's Belady, and OPT that of the reference file?"""
+    """Are hits on real traces exactly libCacheSim's Belady, and OPT the reference file's?"""
     reference = json.loads((traces / "reference_stats.json").read_text())
     want = reference["traces"][name]
     demands = Demands.flat(accesses(traces / name))
@@ -361,7 +361,7 @@ def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
     ],
 )
 def test_bad_input_is_refused(demands: Demands, slots: int) -> None:
-    """Is a buffer below a row, a block twice in one, and each array that does not fit one error?"""
+    """Is a buffer below a row, a block twice in one, and each array of a wrong size one error?"""
     with pytest.raises(BadInput):
         belady(demands, slots)
 

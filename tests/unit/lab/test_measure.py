@@ -258,8 +258,9 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_points_are_paired() -> None:
-    """A policy a hair better than none in every request is better for certain, however much the
-    requests differ: coverage excludes 0 where the two rates' own intervals overlap widely."""
+    """A policy that is slightly better than none in every request is significantly better, however
+    different the requests: coverage excludes 0 where the two rates' own intervals overlap
+    widely."""
     draw = np.random.default_rng(6)
     level = draw.integers(10, 60, 30)
     rows = [

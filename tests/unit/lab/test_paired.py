@@ -1,4 +1,4 @@
-"""Is a difference of two points that of their ledgers, and is its interval a paired one?"""
+"""Is a difference of two points that of their ledgers, with a paired interval?"""
 
 import runpy
 from collections.abc import Callable

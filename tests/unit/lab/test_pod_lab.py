@@ -191,7 +191,7 @@ def test_a_silent_daemon_costs_each_host_its_deadline_until_it_suspects() -> Non
 
 
 def test_hot_shards_get_copies_that_take_load() -> None:
-    """One prompt that everybody asks for: without copies one daemon serves it all."""
+    """With one prompt in all requests: without copies one daemon serves it all."""
     count = 600
     requests = Requests(
         np.arange(count) * (S // 20),
@@ -271,7 +271,7 @@ def test_processes_change_no_figure() -> None:
 
 
 def test_counts_on_the_tiny_trace() -> None:
-    """Does any change move a single block? Each figure was looked at when it was written down."""
+    """Does any change move a single block? Each figure was checked when it was recorded."""
     gold = json.loads((TINY.parent / "tiny_pod.json").read_text())
     spec = spec_of(
         trace=str(TINY),
@@ -350,7 +350,8 @@ def test_the_command_writes_page_table_and_summary(
 
 
 def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Keys of the trace, and seeds where there is one daemon to choose; of several, none."""
+    """Keys of the trace, and seeds where there is one daemon to choose; of several daemons,
+    none."""
     trace = tmp_path / "t.jsonl"
     trace.write_text(TINY.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
     words = (

@@ -170,7 +170,8 @@ def test_prr_tells_two_bands_with_their_own_probability() -> None:
 
 
 def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
-    """Layer 0 turns by itself at step 20; both turn with the conversation at step 40."""
+    """Layer 0 has a turn of its own at step 20; both layers turn with the conversation at step
+    40."""
     opened = parse("boundary").open(setting(k=2, buffer=8))
     spoke: dict[int, set[int]] = {0: set(), 1: set()}
     for step in range(60):

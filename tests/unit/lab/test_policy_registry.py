@@ -1,4 +1,4 @@
-"""Does a spec become the policy it names, and is every wrong answer or package one line?"""
+"""Does a spec become the policy it names, and is every invalid answer or package one line?"""
 
 import re
 from collections.abc import Callable

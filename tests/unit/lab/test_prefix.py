@@ -51,7 +51,7 @@ def trace_of(rows: Sequence[Ask]) -> Trace:
 
 @dataclass
 class Plain:
-    """An LRU cache of blocks with a TTL and an admission, one ordered dict, no cleverness."""
+    """An LRU cache of blocks with a TTL and an admission: one ordered dict."""
 
     options: PrefixOptions
     resident: OrderedDict[int, float] = field(default_factory=OrderedDict)
@@ -225,13 +225,13 @@ def test_what_expires_makes_room() -> None:
     ],
 )
 def test_bad_options_are_named(options: PrefixOptions, what: str) -> None:
-    """Is every option out of its list or range one line of bad input?"""
+    """Is every invalid option one line of bad input?"""
     with pytest.raises(BadInput, match=what):
         simulate(PrefixTrace(trace_of([(0.0, 0, [1])])), options)
 
 
 def test_a_trace_without_sessions_or_blocks_is_refused(tmp_path: Path) -> None:
-    """Does each need of a trace that it cannot meet say so in one line?"""
+    """Is each missing property of a trace reported in one line?"""
     columns = Columns(BLOCK_TOKENS, ordered=True)
     columns.add("here", 0.0, 16, 1, [(1, 1)])
     prepared = PrefixTrace(columns.finish(Origin("no sessions", "test")))
@@ -267,7 +267,7 @@ def test_real_traces_give_the_reference_rates(name: str) -> None:
 
 
 def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
-    """Does each trace get every cache, none of them above OPT, and JSON that tells its origin?"""
+    """Does each trace get every cache, none of them above OPT, and JSON with its origin?"""
     path = tmp_path / "t.jsonl"
     rows = [[1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3]]
     path.write_text(

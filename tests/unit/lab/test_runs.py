@@ -103,7 +103,7 @@ def test_an_hbm_pool_serves_what_would_be_demanded(tmp_path: Path) -> None:
 
 
 def test_layers_of_a_group_never_wait_where_the_index_is_shared(runs: Any) -> None:
-    """With time to read, the three layers of four that use another's index set find all of it,
+    """With time to read, the three of four layers that share another's index set find all of it,
     from the first step on."""
     shared = runs("lookahead-index", "none", workload__index_group=4, **ALONE)
     rows, none = shared["lookahead-index"].rows, shared["none"].rows
@@ -112,8 +112,8 @@ def test_layers_of_a_group_never_wait_where_the_index_is_shared(runs: Any) -> No
 
 
 def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
-    """An agreement of 1, bandwidth and time for all of it: behind the layers that run while the
-    draft model does, no block that had to be guessed is missed, and one of .6 misses some."""
+    """With an agreement of 1, and enough bandwidth and time: after the layers that run while the
+    draft model does, no guessed block is missed; an agreement of .6 misses some."""
     settings = {"workload__draft_cost": 0.25, **ALONE}
     right = runs("lookahead-draft", workload__draft_agreement=1.0, **settings)["lookahead-draft"]
     assert serious_misses(right.rows[right.rows["layer"] > 0]) == 0
@@ -206,7 +206,8 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
 
 
 def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
-    """The published runs: their layers, steps and blocks; a spec that says others is refused."""
+    """The published runs: their layers, steps and blocks; a spec that contradicts them is
+    refused."""
     file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
     found = runs(
         "window+ema",
@@ -226,7 +227,7 @@ def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) 
 
 
 def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:
-    """A trace's sessions differ in steps and blocks; each has the rows of its own."""
+    """A trace's sessions differ in steps and blocks; each has its own number of rows."""
     found = runs(
         "window+ema",
         "shared+coschedule",

@@ -1,4 +1,4 @@
-"""Is every mistake in a spec one line that names the file and the key, and is the page true?"""
+"""Is every mistake in a spec one line that names the file and the key, and is the page right?"""
 
 import datetime
 import json
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_one_line_that_names_the_key(
 
 
 def test_what_can_be_is_read(tmp_path: Path) -> None:
-    """The base that every bad spec differs from in one thing is good itself."""
+    """Is the base valid that every bad spec differs from in one point?"""
     spec = load(write(tmp_path, GOOD))
     assert (spec.name, spec.layer_count, spec.concurrent, spec.granules) == ("e", 2, 2, 1)
     assert spec.block_bytes == 64 * 256 and spec.caps == [None]
@@ -429,8 +429,8 @@ def test_every_idle_key_is_tried() -> None:
 
 
 def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
-    """The spec's own file is not opened where each variant has another; one that is not there is
-    refused by itself."""
+    """The spec's own file is not opened where each variant has another; a missing one alone is
+    refused."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
     one = {
         "run": "a",
@@ -480,7 +480,7 @@ def test_anything_is_a_spec_or_one_line(
 def test_a_folder_of_results_does_not_hide_the_spec_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does `lab sweep cmx-128k --out cmx-128k` go on where it was interrupted?"""
+    """Does `lab sweep cmx-128k --out cmx-128k` continue where it was interrupted?"""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cmx-128k").mkdir()
     assert find("cmx-128k").name == "cmx-128k.toml"

@@ -89,7 +89,7 @@ def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
 
 
 def test_requests_need_no_policy(tmp_path: Path) -> None:
-    """Does a spec that names no eviction compare all that can keep requests' blocks?"""
+    """Does a spec that names no eviction compare all that can hold requests' blocks?"""
     spec = spec_of(REQUESTS.partition("[[policy]]")[0], tmp_path)
     assert [one.use for one in spec.policy] == [name for name in EVICTIONS if name != "score"]
 
@@ -101,7 +101,7 @@ def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:
 
 
 def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> None:
-    """Does the key reach the rates, and is it refused where nothing warms up so?"""
+    """Does the key affect the rates, and is it refused where no such warm-up exists?"""
     warm = REQUESTS.replace("admission", "warm_up_share = 0.5\nadmission")
     cold = requests_of(spec_of(REQUESTS, tmp_path), Silent())
     found = requests_of(spec_of(warm, tmp_path), Silent())

@@ -332,7 +332,8 @@ def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
 
 
 def test_what_breaks_the_contract_is_refused() -> None:
-    """Is each one error: wrong order, missing slabs, blocks not written, too many, no scores?"""
+    """Is each violation one error: wrong order, missing slabs, blocks not written, too many, no
+    scores?"""
     workload = Drawn(3, 2, (6,))
     first, second = workload.slabs(0, 3)
     with pytest.raises(BadInput, match="in order"):

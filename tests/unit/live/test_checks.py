@@ -1,5 +1,5 @@
-"""Counters that make a run a failed one: is each of the table in its result and on its page, and
-does it decide?"""
+"""Is each counter that fails a run in its result and on its page, and does it decide the exit
+code?"""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ GOOD = {"bit_equal": True, "log_diverged_at": -1, "pace_overruns": 0.01}
 
 
 class Result:
-    """Of one counter alone."""
+    """A result with one counter alone."""
 
     def __init__(self, field: str, value: object) -> None:
         setattr(self, field, value)
@@ -46,7 +46,7 @@ def test_every_row_decides(check: Check) -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.field)
 def test_every_row_is_a_field_of_its_results_and_on_the_page(check: Check) -> None:
-    """A counter that was renamed would decide nothing."""
+    """A renamed counter would decide nothing."""
     for command in check.commands:
         assert check.field in RESULTS[command].__struct_fields__, command
     commands = ", ".join(f"`{one}`" for one in check.commands)

@@ -1,4 +1,4 @@
-"""Does the curve decide the demands that were recorded, each session within its own context?"""
+"""Does the curve decide the recorded demands, each session within its own context?"""
 
 from pathlib import Path
 from types import SimpleNamespace

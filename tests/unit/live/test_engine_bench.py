@@ -1,4 +1,5 @@
-"""`offstage bench engine` without an engine: are prompts those of the trace, is the page whole?"""
+"""`offstage bench engine` without an engine: are prompts those of the trace, is the page
+complete?"""
 
 import json
 import sys

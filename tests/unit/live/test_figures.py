@@ -104,7 +104,7 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("end", [at for at in range(len(ENDS)) if ENDED[at]])
 def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
-    """One demand that the host saw end otherwise: the same total, and still a failed run."""
+    """One demand ended differently for the host: the same total, and still a failed run."""
     ended = list(ENDED)
     ended[end] -= 1
     ended[(end + 1) % len(ENDS)] += 1

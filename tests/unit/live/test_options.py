@@ -52,8 +52,8 @@ def test_what_the_demo_refuses_beyond_that(wrong: dict[str, Any]) -> None:
 
 
 def test_a_real_geometry_is_planned_by_what_the_store_holds() -> None:
-    """Eight sessions of 128K tokens of a real model: refused where the demo's bytes are all there
-    is, and taken by a store of their size?"""
+    """Are eight sessions of 128K tokens of a real model refused with the demo's store size, and
+    accepted with a store of their size?"""
     options = DriveOptions(geometry=geometry("llama-3-8b"), sessions=8)
     options.check()
     with pytest.raises(BadInput, match=r"\[storage\] size"):
@@ -68,7 +68,7 @@ def test_a_real_geometry_is_planned_by_what_the_store_holds() -> None:
 def test_a_kernel_whose_library_is_missing_is_refused_before_anything_runs(
     kind: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's arrays are torch's: is it said at once that triton itself is missing?"""
+    """Triton's arrays are torch's: is a missing triton itself reported at once?"""
     monkeypatch.setattr(attention, "_lacking", lambda needs: needs[-1])
     paths = {"model": Path("m"), "text": Path("t")} if kind is ModelOptions else {}
     with pytest.raises(Missing, match="triton kernel needs triton"):

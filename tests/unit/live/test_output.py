@@ -73,7 +73,7 @@ SHORT = [
 
 @pytest.mark.parametrize("words", SHORT, ids=" ".join)
 def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
-    """Of `| head`: no word, and exit code 0."""
+    """With `| head`: no message, and exit code 0."""
     read, write = os.pipe()
     os.close(read)
     done = offstage(*words, out=write)
@@ -83,7 +83,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("words", "code"), [*((one, 0) for one in SHORT), (["nonsense"], 2)])
 def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
-    """As of a service that is started without any."""
+    """As in a service that is started without any."""
     program = shlex.join(offstage_words(*words))
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         done = subprocess.run(
@@ -166,7 +166,7 @@ def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> Non
 def test_json_without_bottom_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a decode cost of nested lists bad input with its line?"""
+    """Is a decode cost of endlessly nested lists bad input with its line?"""
     deep = tmp_path / "deep.json"
     deep.write_text('{"a":' + "[" * 200_000)
     assert run(["demo", "--decode-cost", str(deep), "--out", str(tmp_path / "out")]) == 2
@@ -184,7 +184,7 @@ def test_json_without_bottom_is_one_line(
 def test_no_daemon_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, what: str
 ) -> None:
-    """Can a script tell a daemon that is away from bad input, and a name from a port?"""
+    """Can a script distinguish an absent daemon from bad input, and a name from a port?"""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
     secret.chmod(0o600)
@@ -224,7 +224,7 @@ OTHER = 30_001  # a number that no user need have
 def test_another_users_daemon_is_told_by_name(
     tmp_path: Path, folder_mode: int, socket_mode: int, what: str
 ) -> None:
-    """And is bad input: a second try does not help."""
+    """And is it bad input, since a retry does not help?"""
     from offstage.host.link.reached import why_silent
     from offstage.testbeds.beds.child import Child
 
@@ -273,5 +273,5 @@ def test_no_error_of_the_machine_is_a_traceback(
 
 
 def test_a_peer_that_is_late_is_not_reachable() -> None:
-    """Can scripts tell a deadline from a run that failed?"""
+    """Can scripts distinguish a deadline from a failed run?"""
     assert DeviceTimeout("no answer").exit_code == Unreachable("none").exit_code == 3

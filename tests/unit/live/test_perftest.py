@@ -16,7 +16,7 @@ BANDWIDTH = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec] 
 
 
 def fake(folder: Path, program: str, said: str) -> None:
-    """As perftest: a server waits, a client prints a table, but the first finds no server."""
+    """Like perftest: a server waits, a client prints a table, but the first finds no server."""
     path = folder / program
     path.write_text(
         '#!/bin/sh\ncase "$*" in *127.0.0.1) ;; *) exec sleep 100 ;; esac\n'
@@ -36,7 +36,7 @@ def test_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clock_that_does_not_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """perftest says inf where it cannot tell how fast its counter runs: not a figure."""
+    """perftest prints inf if it cannot calibrate its counter: not a figure."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     fake(tmp_path, "ib_read_lat", LATENCY.replace("1684.12", "inf"))
     fake(tmp_path, "ib_read_bw", BANDWIDTH)

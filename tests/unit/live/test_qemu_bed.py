@@ -94,7 +94,7 @@ def test_a_guest_that_refuses_or_is_silent(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_only_the_process_that_was_started_is_ended() -> None:
-    """A process id that another has by now must be left alone."""
+    """A process id that was reused must be left alone."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         other = Process(child.pid, Process.of(child.pid).started + 1)
         other.end()
@@ -148,7 +148,7 @@ def test_one_seed_in_virtual_time() -> None:
 
 
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with its fix: a tool that is missing, a cache that is none, a second command."""
+    """One line with its fix: a missing tool, an invalid cache, a second command."""
     with pytest.raises(BadInput, match="apt-get install first second"):
         needs(("no-such-1", "first"), ("sh", "dash"), ("no-such-2", "second"))
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path))

@@ -45,7 +45,7 @@ def once(ready: Callable[[], object], number: int) -> threading.Thread:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether none of them runs any more; waits for the last breath."""
+    """Whether all of them have exited; waits for the last."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
         if not any(Process.of(pid).alive() for pid in pids):
@@ -55,14 +55,14 @@ def gone(pids: list[int]) -> bool:
 
 
 def numbers(path: Path, count: int) -> list[int]:
-    """The process ids in a file, if there are as many yet."""
+    """The process ids in a file, once there are that many."""
     found = path.read_text().split("\n")[:-1] if path.exists() else []
     return [int(one) for one in found] if len(found) == count else []
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with images, wheels and emulators that do nothing. Returns the file that gets the
+    """A machine with images, wheels and emulators that do nothing. Returns the file with the
     process id of each guest."""
     pids, programs = tmp_path / "pids", tmp_path / "bin"
     programs.mkdir()
@@ -111,7 +111,7 @@ def test_guests_that_boot_are_ended(
 
 
 def test_a_build_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    """A compiler that a build script has started, when the user interrupts the build."""
+    """The user interrupts a build whose script has started a compiler."""
     pids = tmp_path / "pids"
     sender = once(lambda: numbers(pids, 2), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -133,7 +133,7 @@ def test_a_build_ends_with_all_that_it_started(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_waits_for_what_must_be_whole() -> None:
-    """Is the signal kept, and raised once, behind the part that it may not cut?"""
+    """Is the signal deferred, and raised once, after the section that it may not interrupt?"""
     whole = False
     with pytest.raises(KeyboardInterrupt), uninterrupted():
         signal.raise_signal(signal.SIGINT)

@@ -42,7 +42,7 @@ def test_what_names_an_adapter(text: str, meant: Rdma) -> None:
     ],
 )
 def test_what_names_none(text: str) -> None:
-    """Numbers too that no adapter can have, which the firmware has no room for."""
+    """Also numbers that no adapter can have, which the firmware has no room for."""
     with pytest.raises(BadInput, match="is not part of an adapter's name") as caught:
         parse_rdma(text)
     assert "\n" not in str(caught.value) and "write DEVICE" in str(caught.value)
@@ -52,7 +52,7 @@ def test_what_names_none(text: str) -> None:
 def test_the_adapter_is_chosen_when_the_daemon_has_said_where_it_is(
     in_use: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before this end is opened; and where connections hold another adapter, does it stay?"""
+    """Before this end is opened; and if connections hold another adapter, does it stay?"""
     did: list[Any] = []
 
     def prepare(rdma: Rdma) -> None:

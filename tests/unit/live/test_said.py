@@ -1,4 +1,4 @@
-"""Is a process of ours that prints garbage, prints nothing or dies one line with its cause?"""
+"""Is a child process that prints garbage, prints nothing or dies one line with its cause?"""
 
 import os
 import socket
@@ -87,7 +87,7 @@ def test_a_program_that_does_not_start_or_end(tmp_path: Path) -> None:
 
 
 def test_a_program_that_complains_where_it_prints() -> None:
-    """As fio does: is that the reason?"""
+    """Like fio: is its output the reason?"""
     words = [sys.executable, "-c", "import sys; print('no such pool'); sys.exit(3)"]
     with pytest.raises(RunFailed, match="ended with 3: no such pool"):
         ask(words, "here", "run it", 60)
@@ -195,7 +195,7 @@ def test_a_daemon_in_a_guest(line: str, tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is memory bounded, of a line and of a whole output?"""
+    """Is memory bounded, for a line and for a whole output?"""
     for module in (said, outside):
         monkeypatch.setattr(module, "BYTES_MAX", 1 << 17)
     endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"

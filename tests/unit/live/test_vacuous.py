@@ -34,7 +34,7 @@ def test_each_is_told_at_its_bound_and_not_beyond(code: str) -> None:
 
 @pytest.mark.parametrize(("over", "told"), [(0, {"pool-holds-all"}), (1, set())])
 def test_a_pool_that_holds_the_longest_session_is_told(over: int, told: set[str]) -> None:
-    """Of 48 blocks that stay of a layer: 47 of the context, and one that decoding fills."""
+    """With 48 retained blocks of a layer: 47 of the context, and one that decoding fills."""
     shape = geometry("tiny")
     options = DriveOptions(
         geometry=shape,

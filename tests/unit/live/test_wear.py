@@ -1,4 +1,4 @@
-"""Are the bytes of a run those between two looks at its daemon, prefill's included?"""
+"""Are a run's bytes those between two polls of its daemon, prefill's included?"""
 
 from offstage.testbeds.beds.status import Wear
 from offstage.testbeds.live.wear import Written, run_wear, written
@@ -25,7 +25,7 @@ def test_a_run_has_what_prefill_and_decode_wrote() -> None:
 
 
 def test_without_the_operators_status_there_is_no_wear() -> None:
-    """One look that was refused: no figure, and none that is made up?"""
+    """If one poll was refused: is there no figure, and none made up?"""
     some = look(1, 1)
     assert written(None, some) is None and written(some, None) is None
     assert run_wear(4, None, Written(1, 1), some) == {}

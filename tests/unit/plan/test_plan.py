@@ -96,7 +96,7 @@ def test_a_tier_slower_than_prefilling_is_not_recommended() -> None:
 
 
 def test_modules_need_slots() -> None:
-    """68 DIMMs for 2 machines: said, and not recommended."""
+    """68 DIMMs for 2 machines: reported, and not recommended."""
     dram = found()["ddr5"]
     assert dram.count == 68 and dram.note == "68 of them, 64 slots"
     assert not found({"ddr5.slots": 40.0})["ddr5"].note
@@ -196,8 +196,8 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: dict[str, Any], says
 
 
 def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
-    """The keys that a plan names for a daemon, given to one with this model's blocks: are they
-    read, and does it keep, admit and fetch as the plan's rules say?"""
+    """The plan's keys for a daemon, given to one with this model's blocks: are they read, and does
+    it keep, admit and fetch by the plan's rules?"""
     plan = planned()
     rules = {one.name: one.figure.value for one in plan.rules if one.figure is not None}
     config = load(
@@ -225,6 +225,6 @@ def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
 
 @pytest.mark.parametrize("given", [{"limit": 5}, {"whole": True}, {"trace_format": "azure"}])
 def test_options_of_a_trace_need_one(given: dict[str, Any]) -> None:
-    """Are they refused without a trace, and not passed over in silence?"""
+    """Are they refused without a trace, rather than silently ignored?"""
     with pytest.raises(BadInput, match=r"no trace.*--trace FILE"):
         plan(**given)

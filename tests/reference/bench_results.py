@@ -17,7 +17,7 @@ from offstage.testbeds.bench.spdk import rows_of as spdk_rows
 from offstage.testbeds.bench.stages import StageTimers
 from offstage.testbeds.lab.pod import point_figures
 
-__all__ = ["CORE", "FABRIC", "LINKS", "POD", "RESULTS", "SOAK", "STORAGE", "fabric_of"]
+__all__ = ["CORE", "ENGINE", "FABRIC", "LINKS", "POD", "RESULTS", "SOAK", "STORAGE", "fabric_of"]
 
 SAMPLE = storage.Sample(1.731e9, 1.073e6, 2e6)
 READS = fabric.Reads(

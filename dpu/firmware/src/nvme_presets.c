@@ -12,6 +12,11 @@
 #define MB 1000000ull
 #define GB 1000000000ull
 
+/* The guesses that all of them share. */
+#define GUESSED                                                                      \
+	.channel_count = 16, .queue_depth_max = 1024, .write_buffer_bytes = 64ull << 20, \
+	.retry_per_million = 1000, .retry_factor = 5
+
 struct preset {
 	const char *name;
 	const char *source;
@@ -32,11 +37,10 @@ static const struct preset presets[] = {
 			"64 MiB power-safe buffer, 0.1 % of page reads retried at 5 tR",
 		.params =
 			{
-				.channel_count = 16,
+				GUESSED,
 				.dies_per_channel = 8,
 				.planes_per_die = 4,
 				.page_size_bytes = 16384,
-				.queue_depth_max = 1024,
 				.read_ps = 43400 * NS,
 				.program_ps = 838900 * NS,
 				.firmware_ps = 14600 * NS,
@@ -44,9 +48,6 @@ static const struct preset presets[] = {
 				.command_interval_ps = 303030,
 				.channel_bytes_per_s = 2400 * MB,
 				.link_bytes_per_s = 14 * GB,
-				.write_buffer_bytes = 64ull << 20,
-				.retry_per_million = 1000,
-				.retry_factor = 5,
 			},
 		.cited =
 			{
@@ -70,11 +71,10 @@ static const struct preset presets[] = {
 			"0.1 % of page reads retried at 5 tR",
 		.params =
 			{
-				.channel_count = 16,
+				GUESSED,
 				.dies_per_channel = 2,
 				.planes_per_die = 16,
 				.page_size_bytes = 4096,
-				.queue_depth_max = 1024,
 				.read_ps = 5000 * NS,
 				.program_ps = 216200 * NS,
 				.firmware_ps = 20000 * NS,
@@ -82,9 +82,6 @@ static const struct preset presets[] = {
 				.command_interval_ps = 333333,
 				.channel_bytes_per_s = 2400 * MB,
 				.link_bytes_per_s = 13500 * MB,
-				.write_buffer_bytes = 64ull << 20,
-				.retry_per_million = 1000,
-				.retry_factor = 5,
 			},
 		.cited =
 			{
@@ -107,11 +104,10 @@ static const struct preset presets[] = {
 				  "Its random writes (25 k IOPS, indirection unit above 4 KiB) are not modelled",
 		.params =
 			{
-				.channel_count = 16,
+				GUESSED,
 				.dies_per_channel = 8,
 				.planes_per_die = 4,
 				.page_size_bytes = 16384,
-				.queue_depth_max = 1024,
 				.read_ps = 96900 * NS,
 				.program_ps = 2621400 * NS,
 				.firmware_ps = 15000 * NS,
@@ -119,9 +115,6 @@ static const struct preset presets[] = {
 				.command_interval_ps = 1075269,
 				.channel_bytes_per_s = 1600 * MB,
 				.link_bytes_per_s = 7400 * MB,
-				.write_buffer_bytes = 64ull << 20,
-				.retry_per_million = 1000,
-				.retry_factor = 5,
 			},
 		.cited =
 			{

@@ -8,17 +8,18 @@
 #include <stdio.h>
 
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
+/* Of the test that runs: it opens them anew. */
+static struct ofs_device_config config;
+static struct world world;
+static struct world_host host;
+static struct world_session session;
 
 /* Never written: a miss that says so. Written: read once, then a hit without the store. */
 static void
 test_put_miss_hit(void)
 {
-	struct ofs_device_config config;
 	struct ofs_device_status before, after;
-	struct world_session session;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	world_begin(&world, &host, &config);
@@ -41,11 +42,7 @@ test_put_miss_hit(void)
 static void
 test_late(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	uint32_t last = 7;
 
 	world_config(&config);
@@ -66,12 +63,8 @@ test_late(void)
 static void
 test_hint(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
 	struct ofs_guess guesses[4];
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	config.core.queue_max = 3;
@@ -103,10 +96,7 @@ static void
 test_all_pinned(void)
 {
 	struct world_session session, second;
-	struct ofs_device_config config;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	config.policy.lease_ns = 10 * SECOND_NS;
@@ -131,11 +121,7 @@ test_all_pinned(void)
 static void
 test_write_back(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
@@ -165,12 +151,8 @@ test_write_back(void)
 static void
 test_flush_retried(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
 	struct ofs_device_status status;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
@@ -197,10 +179,6 @@ test_flush_retried(void)
 static void
 test_full_store(uint32_t write_mode)
 {
-	struct ofs_device_config config;
-	struct world_session session;
-	struct world_host host;
-	struct world world;
 	int32_t rc = 0;
 	uint32_t put = 0;
 
@@ -270,11 +248,6 @@ repair_storage(struct world *world)
 static void
 test_eio(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
-	struct world_host host;
-	struct world world;
-
 	world_config(&config);
 	world_begin(&world, &host, &config);
 	world_join(&host, &session, 100, 8);
@@ -295,11 +268,6 @@ test_eio(void)
 static void
 test_corrupt(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
-	struct world_host host;
-	struct world world;
-
 	world_config(&config);
 	world_begin(&world, &host, &config);
 	world_join(&host, &session, 100, 8);
@@ -316,12 +284,8 @@ test_corrupt(void)
 static void
 test_hung(void)
 {
-	struct ofs_device_config config;
-	struct world_session session;
 	struct ofs_device_status status;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	int32_t rcs[2];
 
 	world_config(&config);
@@ -351,11 +315,7 @@ static void
 test_hung_long(void)
 {
 	static const uint32_t twelve[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-	struct ofs_device_config config;
-	struct world_session session;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	world_begin(&world, &host, &config);
@@ -387,10 +347,6 @@ test_stages(void)
 	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	const struct ofs_histogram *write = &stages[OFS_STAGE_WRITE_SERVICE];
 	const struct ofs_histogram *read = &stages[OFS_STAGE_READ_SERVICE];
-	struct ofs_device_config config;
-	struct world_session session;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	world_begin(&world, &host, &config);

@@ -5,16 +5,17 @@
 #include "support_device.h"
 
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
+/* Of the test that runs: it opens them anew. */
+static struct ofs_device_config config;
+static struct world world;
+static struct world_host host;
+static struct world_session session;
 
 /* The time runs out between command and answer: the answer says so, and the next is as before. */
 static void
 test_under_way(void)
 {
-	struct world_session session;
-	struct ofs_device_config config;
 	struct world_flight flight;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	config.io_timeout_ns = 10 * SECOND_NS;
@@ -39,11 +40,7 @@ test_under_way(void)
 static void
 test_past_the_end(uint32_t write_mode)
 {
-	struct world_session session;
-	struct ofs_device_config config;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	uint64_t puts;
 
 	world_config(&config);

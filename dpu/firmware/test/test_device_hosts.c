@@ -8,6 +8,11 @@
 #include <string.h>
 
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
+/* Of the test that runs: it opens them anew. */
+static struct ofs_device_config config;
+static struct world world;
+static struct world_host host;
+static struct world_session session;
 
 /* A raw command, its answer awaited for 50 ms of virtual time; INT32_MAX: no answer. */
 static int32_t
@@ -33,8 +38,6 @@ test_tenants_apart(void)
 {
 	struct world_host a, b;
 	struct world_session of_a, of_b;
-	struct ofs_device_config config;
-	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP, .layer = 0}, put = {.op = OFS_OP_PUT},
 				   release = {.op = OFS_OP_RELEASE};
 	uint64_t sizes[2];
@@ -74,10 +77,6 @@ test_tenants_apart(void)
 static void
 test_nonsense(void)
 {
-	struct world_session session;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP}, put = {.op = OFS_OP_PUT, .length = 8};
 	uint32_t *ordinals;
 
@@ -139,11 +138,7 @@ test_nonsense(void)
 static void
 test_window_changes(uint32_t write_mode)
 {
-	struct world_session session;
-	struct ofs_device_config config;
 	struct world_fetch fetch;
-	struct world_host host;
-	struct world world;
 	uint8_t *bytes, *window;
 	struct ofs_sqe put = {.op = OFS_OP_PUT, .user = 7};
 
@@ -174,10 +169,6 @@ test_window_changes(uint32_t write_mode)
 static void
 test_other_bytes(uint32_t write_mode)
 {
-	struct world_session session;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
 	uint8_t bytes[16] = {1, 2, 3};
 	struct ofs_sqe put = {.op = OFS_OP_PUT,
 		.length = sizeof(bytes),
@@ -210,9 +201,7 @@ test_tail(void)
 {
 	struct world_host a, b;
 	struct world_session of_a, of_b;
-	struct ofs_device_config config;
 	struct world_fetch fetch;
-	struct world world;
 	uint8_t bytes[16] = {1, 2, 3};
 	struct ofs_sqe put = {.op = OFS_OP_PUT,
 		.length = sizeof(bytes),
@@ -252,11 +241,7 @@ test_tail(void)
 static void
 test_detach_in_flight(uint32_t write_mode)
 {
-	struct world_session session;
-	struct ofs_device_config config;
 	struct ofs_device_status status;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	config.write_mode = write_mode;
@@ -317,9 +302,6 @@ static void
 test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 {
 	struct world_session first, second;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
 
 	world_config(&config);
 	config.policy.prefetchers = prefetchers;
@@ -349,9 +331,6 @@ static void
 test_write_outlives_session(uint32_t write_mode, int keep)
 {
 	struct world_session session, other;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
@@ -381,9 +360,6 @@ static void
 test_archived_kept(void)
 {
 	struct world_session kept, other;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
@@ -409,11 +385,6 @@ test_archived_kept(void)
 static void
 test_expired_forgotten(void)
 {
-	struct world_session session;
-	struct ofs_device_config config;
-	struct world_host host;
-	struct world world;
-
 	world_config(&config);
 	config.store.ttl_s = 2;
 	world_begin(&world, &host, &config);

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from bench_results import ENGINE
 from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, RunFailed
@@ -80,17 +81,7 @@ def test_page_and_table_have_every_arm() -> None:
     made = Decision(0.5, 0.1, True)
     counters = {"objects_on_time": 7.0, "objects_late": 2.0}
     arm = Arm([0.1, 0.2, 0.9], [0], counters, [made, replace(made, took_s=-1.0)])
-    found = EngineResult(
-        trace="t.jsonl",
-        scale=0.0625,
-        hurry=10.0,
-        requests=3,
-        reuse=0.4,
-        rounds=1,
-        tokens=[10, 20, 30],
-        storage="io_uring",
-        arms={"recompute": Arm([0.4]), "looked up <on> arrival": arm},
-    )
+    found = replace(ENGINE, arms={"recompute": Arm([0.4]), "looked up <on> arrival": arm}, rows=[])
     assert arm.hits == {"on_time": 7, "late": 2, "missing": 0, "failed": 0}
     assert arm.regret.decisions == 1 and below([3.0, 1.0, 2.0], 0.5) == 2.0
     page = render(found, "1")

@@ -156,16 +156,11 @@ void ofs_chip_arrive(struct ofs_chip *chip, const struct ofs_chip_request *reque
 
 #pragma GCC visibility pop
 
-/* A number determined by (seed, stream, index): the finalizer of SplitMix64 (Steele, Lea, Flood
- * 2014) over a sum of multiples. */
+/* A number determined by (seed, stream, index). */
 CHIP_HOT uint64_t
 chip_draw(uint64_t seed, uint64_t stream, uint64_t index)
 {
-	uint64_t x = seed + stream * 0xd1342543de82ef95ull + index * 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
+	return ofs_mix(seed + stream * 0xd1342543de82ef95ull + index * 0x9e3779b97f4a7c15ull);
 }
 
 /* The coded size of the first bytes of a block; equal parts of it have separate ratios. */

@@ -116,15 +116,10 @@ static const struct ofs_chip_stage scenario_stages[] = {
 };
 static const uint32_t scenario_routes[] = {0, 7, 11, 14};
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
 static inline uint64_t
 scenario_draw(uint64_t seed, uint64_t index)
 {
-	uint64_t x = (seed << 32) + (index + 1) * 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
+	return ofs_mix((seed << 32) + (index + 1) * 0x9e3779b97f4a7c15ull);
 }
 
 static inline void

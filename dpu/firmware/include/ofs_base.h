@@ -106,6 +106,22 @@ void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *
 /* Copies, and returns the checksum of the copy; faster than the two in a row. */
 uint64_t ofs_checksum_copy(void *target, const void *source, size_t size);
 
+/* The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection whose values look random. */
+static inline uint64_t
+ofs_mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+/* SplitMix64 itself: the next number of a state. */
+static inline uint64_t
+ofs_draw(uint64_t *state)
+{
+	return ofs_mix(*state += 0x9e3779b97f4a7c15ull);
+}
+
 static inline int
 ofs_key_equal(const struct ofs_key *a, const struct ofs_key *b)
 {

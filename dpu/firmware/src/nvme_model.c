@@ -42,14 +42,11 @@ struct ofs_nvme_model {
 	uint64_t *plane_free_ps;
 };
 
-/* splitmix64 of a counter (Steele, Lea, Flood 2014): the same draw on every machine. */
+/* Of a counter: the same draw on every machine. */
 static uint64_t
 model_mix(uint64_t x)
 {
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
+	return ofs_mix(x + 0x9e3779b97f4a7c15ull);
 }
 
 static uint64_t

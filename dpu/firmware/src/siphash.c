@@ -90,19 +90,11 @@ ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct 
  * A bijective mix of the layer is enough: chunk keys are already pseudo-random, and two blocks
  * collide only if two 128-bit keys differ by exactly the difference of two mixes.
  */
-static inline uint64_t
-mix(uint64_t x)
-{
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 void
 ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out)
 {
-	uint64_t word = mix((uint64_t)layer + 0x9e3779b97f4a7c15ull);
+	uint64_t word = ofs_mix((uint64_t)layer + 0x9e3779b97f4a7c15ull);
 
 	out->lo = chunk->lo ^ word;
-	out->hi = chunk->hi ^ mix(word);
+	out->hi = chunk->hi ^ ofs_mix(word);
 }

@@ -8,11 +8,7 @@
 uint64_t
 memory_random(struct memory *memory)
 {
-	uint64_t mixed = memory->random += 0x9e3779b97f4a7c15ull;
-
-	mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-	mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-	return mixed ^ (mixed >> 31);
+	return ofs_draw(&memory->random);
 }
 
 static int

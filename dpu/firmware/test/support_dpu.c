@@ -72,16 +72,6 @@ support_take(struct support_dpu *dpu)
 	return rc;
 }
 
-static uint64_t
-draw(struct support_dpu *dpu)
-{
-	uint64_t x = dpu->random += 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 struct ofs_key
 support_key(uint32_t ordinal)
 {
@@ -181,7 +171,7 @@ support_evict(struct support_dpu *dpu, uint32_t ordinal)
 void
 support_stage(struct support_dpu *dpu, uint32_t ordinal)
 {
-	uint32_t slot = (uint32_t)(draw(dpu) % dpu->config.slot_count);
+	uint32_t slot = (uint32_t)(ofs_draw(&dpu->random) % dpu->config.slot_count);
 	uint32_t length = dpu->length_of[ordinal];
 	struct ofs_trailer *trailer = ofs_region_trailer(dpu->region, slot);
 	uint8_t *payload = ofs_region_slot(dpu->region, slot);
@@ -195,9 +185,9 @@ support_stage(struct support_dpu *dpu, uint32_t ordinal)
 	__atomic_store_n(&trailer->checksum, ofs_checksum(payload, length), __ATOMIC_RELAXED);
 	__atomic_store_n(&trailer->length, length, __ATOMIC_RELAXED);
 	if (dpu->flip)
-		payload[draw(dpu) % length] ^= 0x10;
+		payload[ofs_draw(&dpu->random) % length] ^= 0x10;
 	rc = ofs_region_publish(dpu->region, &key, slot, ++dpu->generation,
-		OFS_CAUSE_WINDOW + draw(dpu) % 2, 0);
+		OFS_CAUSE_WINDOW + ofs_draw(&dpu->random) % 2, 0);
 	assert(rc == 0 || rc == -ENOSPC);
 	dpu->slot_of[ordinal] = slot;
 	dpu->block_in[slot] = ordinal;
@@ -287,7 +277,7 @@ support_turn(struct support_dpu *dpu)
 	}
 	rc = ofs_port_poll(dpu->port, &dpu->command);
 	if (dpu->churn)
-		support_stage(dpu, (uint32_t)(draw(dpu) % dpu->config.block_count));
+		support_stage(dpu, (uint32_t)(ofs_draw(&dpu->random) % dpu->config.block_count));
 	dpu->bad_count += rc == -EPROTO;
 	if (rc != 1 || dpu->mute)
 		return;
@@ -338,6 +328,15 @@ support_stop(struct support_dpu *dpu)
 {
 	ofs_word_store(&dpu->stop, 1);
 	assert(pthread_join(dpu->thread, NULL) == 0);
+}
+
+void
+support_set_checksum(struct ofs_attachment *attachment)
+{
+	struct ofs_blob_header *header = (struct ofs_blob_header *)attachment->blob;
+
+	header->checksum = 0;
+	header->checksum = ofs_checksum(attachment->blob, attachment->blob_size_bytes);
 }
 
 void

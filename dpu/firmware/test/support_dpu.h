@@ -92,6 +92,8 @@ bool support_travels(const char *side);
 void support_rest(long rest_ns);
 /* ofs_port_poll; where commands travel, until one is there or ten seconds are over. */
 int support_take(struct support_dpu *dpu);
+/* Of a blob that was changed. */
+void support_set_checksum(struct ofs_attachment *attachment);
 void support_close_fds(const struct ofs_attachment *attachment);
 
 /* A fetch of `count` ordinals with arrays of its own. */

@@ -12,11 +12,8 @@
 uint32_t
 weather_below(struct weather *weather, uint32_t limit)
 {
-	uint64_t x = weather->random += 0x9e3779b97f4a7c15ull;
+	uint64_t x = ofs_draw(&weather->random);
 
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	x ^= x >> 31;
 	return limit == 0 ? 0 : (uint32_t)(x % limit);
 }
 

@@ -363,15 +363,6 @@ a_share_outlives_its_ports(void)
 	}
 }
 
-static void
-set_checksum(struct ofs_attachment *attachment)
-{
-	struct ofs_blob_header *header = (struct ofs_blob_header *)attachment->blob;
-
-	header->checksum = 0;
-	header->checksum = ofs_checksum(attachment->blob, attachment->blob_size_bytes);
-}
-
 static int
 refusal(const struct ofs_attachment *attachment, const char *word)
 {
@@ -403,14 +394,14 @@ a_blob_of_another_is_refused(void)
 	}
 	other = whole;
 	header->version++;
-	set_checksum(&other);
+	support_set_checksum(&other);
 	assert(refusal(&other, "version 3, this host knows 2; install the same release") == -EPROTO);
 	other = whole;
 	memset(header->fabric, 'x', sizeof(header->fabric));
-	set_checksum(&other);
+	support_set_checksum(&other);
 	assert(refusal(&other, "damaged") == -EINVAL); /* its name has no end */
 	header->fabric[3] = '\0';
-	set_checksum(&other);
+	support_set_checksum(&other);
 	assert(refusal(&other, "for a fabric that this host does not have") == -EPROTO);
 	/* The contents of another machine's adapter are checked there: it refuses when it is
 	 * used. */
@@ -420,7 +411,7 @@ a_blob_of_another_is_refused(void)
 			continue;
 		other = whole;
 		other.blob[i] ^= 1;
-		set_checksum(&other);
+		support_set_checksum(&other);
 		assert(refusal(&other, "blob") == -EINVAL); /* of another port, region or process */
 	}
 	other = whole;
@@ -428,7 +419,7 @@ a_blob_of_another_is_refused(void)
 	assert(refusal(&other, "descriptors") == -EINVAL);
 	other = whole;
 	header->size_bytes = other.blob_size_bytes = sizeof(other.blob);
-	set_checksum(&other);
+	support_set_checksum(&other);
 	assert(refusal(&other, "wrong size") == -EINVAL);
 	support_close_fds(&whole);
 }

@@ -7,17 +7,6 @@
 
 #define VALUES_MAX 3000
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t
-draw(uint64_t *state)
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 static int
 compare(const void *a, const void *b)
 {
@@ -51,12 +40,12 @@ test_against_sorted_values(uint64_t seed)
 {
 	static uint64_t values[VALUES_MAX];
 	struct ofs_histogram whole = {0};
-	uint32_t count = 1 + (uint32_t)(draw(&seed) % VALUES_MAX);
-	uint32_t bits_max = 1 + (uint32_t)(draw(&seed) % 44);
+	uint32_t count = 1 + (uint32_t)(ofs_draw(&seed) % VALUES_MAX);
+	uint32_t bits_max = 1 + (uint32_t)(ofs_draw(&seed) % 44);
 	uint64_t sum = 0, overflow = 0, max = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		values[i] = draw(&seed) >> (63 - draw(&seed) % bits_max);
+		values[i] = ofs_draw(&seed) >> (63 - ofs_draw(&seed) % bits_max);
 		sum += values[i];
 		overflow += values[i] >= 1ull << 40;
 		max = values[i] > max ? values[i] : max;

@@ -17,17 +17,6 @@
 #define STEPS 30000
 #define PS_PER_S 1000000000000
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t
-draw(uint64_t *state)
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 /* The expected state of each tenant and session. */
 struct outside {
 	uint32_t waiting[TENANTS];
@@ -48,13 +37,13 @@ config_make(int rounds)
 static void
 put_one(struct ofs_qos *qos, struct outside *outside, uint64_t now_ps, uint64_t *seed)
 {
-	uint32_t tenant = (uint32_t)(draw(seed) % TENANTS);
+	uint32_t tenant = (uint32_t)(ofs_draw(seed) % TENANTS);
 	struct ofs_qos_item item = {
-		.tag = draw(seed) >> 16,
-		.deadline_ps = now_ps + draw(seed) % PS_PER_S / 2,
+		.tag = ofs_draw(seed) >> 16,
+		.deadline_ps = now_ps + ofs_draw(seed) % PS_PER_S / 2,
 		.tenant = tenant,
-		.session = tenant + TENANTS * (uint32_t)(draw(seed) % (SESSIONS / TENANTS)),
-		.cost_bytes = 1 + (uint32_t)(draw(seed) % QUANTUM),
+		.session = tenant + TENANTS * (uint32_t)(ofs_draw(seed) % (SESSIONS / TENANTS)),
+		.cost_bytes = 1 + (uint32_t)(ofs_draw(seed) % QUANTUM),
 	};
 	int rc = ofs_qos_put(qos, now_ps, &item);
 
@@ -148,14 +137,15 @@ test_whatever_comes(uint64_t seed, int rounds)
 
 	outside = (struct outside){0};
 	for (uint32_t i = 0; i < TENANTS; i++) {
-		outside.tenants[i].weight = 1 + (uint32_t)(draw(&seed) % 8);
-		outside.tenants[i].rate_bytes_per_s = draw(&seed) % 2 ? 1000 + draw(&seed) % 1000000 : 0;
-		outside.tenants[i].burst_bytes = QUANTUM + draw(&seed) % QUANTUM;
+		outside.tenants[i].weight = 1 + (uint32_t)(ofs_draw(&seed) % 8);
+		outside.tenants[i].rate_bytes_per_s =
+			ofs_draw(&seed) % 2 ? 1000 + ofs_draw(&seed) % 1000000 : 0;
+		outside.tenants[i].burst_bytes = QUANTUM + ofs_draw(&seed) % QUANTUM;
 	}
 	assert(ofs_qos_open(&qos, &config, outside.tenants) == 0);
 	for (uint32_t step = 0; step < STEPS; step++) {
-		now_ps += draw(&seed) % 4 ? 0 : draw(&seed) % (PS_PER_S / 1000);
-		if (draw(&seed) % 2)
+		now_ps += ofs_draw(&seed) % 4 ? 0 : ofs_draw(&seed) % (PS_PER_S / 1000);
+		if (ofs_draw(&seed) % 2)
 			put_one(qos, &outside, now_ps, &seed);
 		else
 			take_one(qos, &outside, now_ps);

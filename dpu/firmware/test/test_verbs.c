@@ -135,15 +135,6 @@ open_dpu(struct support_dpu *dpu)
 	support_open(dpu, &config);
 }
 
-static void
-set_checksum(struct ofs_attachment *attachment)
-{
-	struct ofs_blob_header *header = (struct ofs_blob_header *)attachment->blob;
-
-	header->checksum = 0;
-	header->checksum = ofs_checksum(attachment->blob, attachment->blob_size_bytes);
-}
-
 static int
 read_first_slot(struct ofs_fabric *fabric, uint8_t *target)
 {
@@ -177,7 +168,7 @@ a_foreign_key_opens_nothing(void)
 	assert(ofs_port_export(mine.port, &attachment) == 0);
 	assert(ofs_port_export(theirs.port, &other) == 0);
 	blob->region = foreign->region;
-	set_checksum(&attachment);
+	support_set_checksum(&attachment);
 	assert(ofs_fabric_open(&thief, &attachment, error, sizeof(error)) == 0);
 	thief->ops->export(thief, &attachment);
 	assert(ofs_port_connect(mine.port, &attachment) == 0);
@@ -218,7 +209,7 @@ a_changed_bit_is_refused_or_harmless(void)
 		char error[256] = "";
 
 		changed.blob[bit / 8] ^= (uint8_t)(1u << bit % 8);
-		set_checksum(&changed);
+		support_set_checksum(&changed);
 		if (ofs_fabric_open(&fabric, &changed, error, sizeof(error)) != 0) {
 			assert(strchr(error, ';') != NULL && strchr(error, '\n') == NULL);
 			refused_count++;

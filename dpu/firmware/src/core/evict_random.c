@@ -63,15 +63,11 @@ random_rescore(struct ofs_core *core, uint32_t slot)
 	(void)slot;
 }
 
-/* SplitMix64 (Steele, Lea, Flood 2014) of a counter. */
 static uint32_t
 random_below(struct ofs_core *core, uint32_t limit)
 {
-	uint64_t x = core->config.seed + ++core->random_count * 0x9e3779b97f4a7c15ull;
+	uint64_t x = ofs_mix(core->config.seed + ++core->random_count * 0x9e3779b97f4a7c15ull);
 
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	x ^= x >> 31;
 	return (uint32_t)(((x >> 32) * limit) >> 32);
 }
 

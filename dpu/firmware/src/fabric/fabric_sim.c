@@ -34,21 +34,10 @@ struct sim_fabric {
 	uint32_t held_count;
 };
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t
-draw(struct sim_fabric *sim)
-{
-	uint64_t x = sim->random += 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 static int
 happens(struct sim_fabric *sim, uint32_t per_million)
 {
-	return per_million != 0 && draw(sim) % 1000000 < per_million;
+	return per_million != 0 && ofs_draw(&sim->random) % 1000000 < per_million;
 }
 
 /* Advances the time, lets the DPU work, and collects what it completed. */
@@ -61,8 +50,9 @@ advance(struct sim_fabric *sim, uint64_t by_ns)
 	sim->pump(sim->context, sim->now_ns);
 	while (sim->held_count < 2 * sim->base.port.entry_count
 		&& sim->inner->ops->poll(sim->inner, &cqe, 1) == 1) {
-		uint64_t delay_ns =
-			sim->config.delay_ns_max == 0 ? 0 : draw(sim) % (sim->config.delay_ns_max + 1);
+		uint64_t delay_ns = sim->config.delay_ns_max == 0
+			? 0
+			: ofs_draw(&sim->random) % (sim->config.delay_ns_max + 1);
 
 		sim->held[sim->held_count++] = (struct fabric_held){cqe, sim->now_ns + delay_ns};
 	}
@@ -109,7 +99,7 @@ flip(struct sim_fabric *sim, const struct ofs_span *spans, uint32_t at)
 		at -= spans->size_bytes;
 		spans++;
 	}
-	((uint8_t *)spans->target)[at] ^= (uint8_t)(1u << draw(sim) % 8);
+	((uint8_t *)spans->target)[at] ^= (uint8_t)(1u << ofs_draw(&sim->random) % 8);
 }
 
 /* A network may deliver the end of a read before its beginning. */
@@ -131,7 +121,7 @@ sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_spa
 	}
 	if (size_bytes >= TORN_SIZE_BYTES_MIN && happens(sim, sim->config.torn_per_million)) {
 		half = size_bytes / 2;
-		backwards = draw(sim) % 2 == 0;
+		backwards = ofs_draw(&sim->random) % 2 == 0;
 		rc = read_some(sim, region_offset, spans, span_count, backwards ? half : 0,
 			backwards ? size_bytes : half);
 		for (int i = 0; i < TORN_PUMPS; i++)
@@ -142,7 +132,7 @@ sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_spa
 			backwards ? half : size_bytes);
 	}
 	if (rc == 0 && size_bytes > 0 && happens(sim, sim->config.flip_per_million))
-		flip(sim, spans, (uint32_t)(draw(sim) % size_bytes));
+		flip(sim, spans, (uint32_t)(ofs_draw(&sim->random) % size_bytes));
 	sim->now_ns += size_bytes / READ_BYTES_PER_NS;
 	return rc;
 }

@@ -29,21 +29,10 @@ struct sim_port {
 	uint32_t held_count;
 };
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t
-draw(struct sim_port *sim)
-{
-	uint64_t x = sim->random += 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
-
 static int
 happens(struct sim_port *sim, uint32_t per_million)
 {
-	return per_million != 0 && draw(sim) % 1000000 < per_million;
+	return per_million != 0 && ofs_draw(&sim->random) % 1000000 < per_million;
 }
 
 static int
@@ -141,7 +130,7 @@ find_nonsense(struct sim_port *sim, struct ofs_command *command)
 	uint64_t words[sizeof(command->sqe) / sizeof(uint64_t)];
 
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-		words[i] = draw(sim);
+		words[i] = ofs_draw(&sim->random);
 	memcpy(&command->sqe, words, sizeof(command->sqe));
 	command->sqe.payload_index = UINT16_MAX;
 	return ofs_rings_refuse(&sim->base.rings, &command->sqe, -EPROTO);
@@ -174,8 +163,8 @@ sim_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_
 		return 0;
 	}
 	/* It counts as outstanding until it is delivered, so there is an entry for it. */
-	sim->held[sim->held_count++] =
-		(struct port_held){*cqe, ofs_clock_now_ns(sim->clock) + draw(sim) % (delay_ns + 1)};
+	sim->held[sim->held_count++] = (struct port_held){*cqe,
+		ofs_clock_now_ns(sim->clock) + ofs_draw(&sim->random) % (delay_ns + 1)};
 	return 0;
 }
 

@@ -55,15 +55,11 @@ struct sim_storage {
 	int opened;
 };
 
-/* splitmix64 of a counter: the I/O's number is the only state. */
+/* The I/O's number is the only state. */
 static uint64_t
 sim_random(uint64_t seed, uint64_t number)
 {
-	uint64_t x = seed * 0xd1342543de82ef95ull + (number + 1) * 0x9e3779b97f4a7c15ull;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
+	return ofs_mix(seed * 0xd1342543de82ef95ull + (number + 1) * 0x9e3779b97f4a7c15ull);
 }
 
 static enum sim_fault

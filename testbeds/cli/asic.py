@@ -9,7 +9,14 @@ import typer
 from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.asic_validate import validate
-from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.cli.common import (
+    ClusterOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    emit,
+    parse_settings,
+)
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["register"]
@@ -165,13 +172,8 @@ def _value(name: str, text: str) -> float:
 def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="a sweep's TOML file")],
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("asic-out"),
-    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
-        ),
-    ] = "",
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Run one trace through many chips: a grid of parameters, draws within their ranges, or both.

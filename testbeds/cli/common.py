@@ -20,6 +20,7 @@ from rich.table import Table
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
 
 __all__ = [
+    "ClusterOption",
     "CurveOption",
     "DecodeCostOption",
     "Dtype",
@@ -27,11 +28,13 @@ __all__ = [
     "Fabric",
     "Format",
     "FormatOption",
+    "JobsOption",
     "Kernel",
     "OperatorSecretOption",
     "Outcome",
     "RuntimeDirOption",
     "TimeUnitOption",
+    "TraceOption",
     "emit",
     "one_line_errors",
     "operator",
@@ -114,6 +117,17 @@ OperatorSecretOption = Annotated[
 TimeUnitOption = Annotated[
     str | None,
     typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: s, ms, us or ns"),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", help="request trace in any known format; default: generated requests"),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
+    ),
 ]
 RuntimeDirOption = Annotated[
     Path | None,

@@ -16,6 +16,7 @@ from offstage.testbeds.cli.common import (
     FormatOption,
     Kernel,
     TimeUnitOption,
+    TraceOption,
     refuse_both_paces,
 )
 
@@ -41,10 +42,6 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-TraceOption = Annotated[
-    Path | None,
-    typer.Option("--trace", help="request trace in any known format; default: generated requests"),
-]
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
 ]

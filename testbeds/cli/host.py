@@ -22,6 +22,7 @@ from offstage.testbeds.cli.common import (
     Kernel,
     RuntimeDirOption,
     TimeUnitOption,
+    TraceOption,
     refuse_both_paces,
 )
 from offstage.testbeds.cli.host_calibrate import calibrate
@@ -84,10 +85,6 @@ TimeoutOption = Annotated[
 GeometryOption = Annotated[
     str,
     typer.Option("--geometry", help="model that the KV belongs to; must fit the daemon's blocks"),
-]
-TraceOption = Annotated[
-    Path | None,
-    typer.Option("--trace", help="request trace in any known format; default: generated requests"),
 ]
 ContextOption = Annotated[
     int | None,

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.common import ClusterOption, Format, FormatOption, JobsOption, emit
 from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.table import Table
 
@@ -42,19 +42,12 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a key, such as workload.steps=64"),
 ]
-JobsOption = Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")]
 DeviceOption = Annotated[
     str,
     typer.Option(
         "--device",
         metavar="PRESET",
         help="preset of the chip model; same as --set tier.device=PRESET",
-    ),
-]
-ClusterOption = Annotated[
-    str,
-    typer.Option(
-        "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
     ),
 ]
 

@@ -9,8 +9,10 @@ import typer
 
 from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.common import (
+    ClusterOption,
     Format,
     FormatOption,
+    JobsOption,
     TimeUnitOption,
     emit,
     parse_settings,
@@ -47,13 +49,8 @@ def pod(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("pod-lab"),
-    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
-        ),
-    ] = "",
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Pods of 1 to 256 daemons over a request trace: how hits, load and recovery grow.

@@ -74,7 +74,7 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
         == 0
     )
     assert run(["dpu", "status", "--endpoint", "lib"]) == 2
-    assert "no daemon in" in capsys.readouterr().err
+    assert "nor a daemon in" in capsys.readouterr().err
 
 
 def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:

@@ -103,7 +103,7 @@ def test_rates_are_of_what_was_stored_and_verified() -> None:
     assert rates == {name: pytest.approx(2 * 1.024 / 0.004) for name in ("store", "load")}
     with pytest.raises(RunFailed, match="3 of 4 objects"):
         rates_of(told(good, 3), 4, 1000, "fs")
-    with pytest.raises(RunFailed, match="not verified"):
+    with pytest.raises(RunFailed, match="did not verify"):
         rates_of(told("2 keys differ", 4), 4, 1000, "fs")
 
 

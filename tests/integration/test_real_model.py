@@ -168,7 +168,7 @@ def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
     where = np.array([3, 17, 0], np.int32)
     assert (kv.blocks_at(1, where, []) == whole[where]).all()
     assert len(np.unique(whole, axis=0)) == len(whole)
-    with pytest.raises(RunFailed, match="block 20 of layer 1, which decoding had written"):
+    with pytest.raises(RunFailed, match="block 20 of layer 1, which decode had written"):
         kv.blocks_at(1, np.array([3, 20], np.int32), [])
 
 

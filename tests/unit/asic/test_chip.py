@@ -389,7 +389,7 @@ def test_a_device_that_cannot_hold_the_arena_is_refused(
     small.write_text(f'extends = "asic_7nm"\n[hbm]\ncapacity = {number}\n')
     assert run([*base, "--device", str(small)]) == 2
     line = capsys.readouterr().err
-    assert "an arena of" in line and "of hbm" in line and line.count("\n") == 1
+    assert "the arena needs" in line and "of hbm" in line and line.count("\n") == 1
     with pytest.raises(BadInput, match="no NVMe preset 'floppy'"):
         network(read_preset("asic_7nm"), drive="floppy")
     assert np.isfinite(read_preset("asic_7nm").nvme.drives.value)

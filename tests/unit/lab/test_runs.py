@@ -222,7 +222,7 @@ def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) 
     assert not any(point.weak for point in found.summary().points)
     with pytest.raises(BadInput, match="give 32"):
         runs("none", workload__kind="selections", workload__file=str(file))
-    with pytest.raises(BadInput, match="steps has no effect over recorded selections"):
+    with pytest.raises(BadInput, match="steps has no effect with recorded selections"):
         runs("none", workload__kind="selections", workload__file=str(file), workload__steps=3)
 
 

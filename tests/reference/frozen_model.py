@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pod_model import way
+
 from offstage.dpu.pod import fence
 from offstage.dpu.pod.fence import Standing
 
@@ -88,21 +90,12 @@ def explore(rules: type[Rules] = Rules, begin: State | None = None) -> tuple[int
         serving = _serves(state, rules)
         lasting |= serving and state.lease > TTL
         if not state.member and (serving or rules.reads_memory(-state.answered, 0, TTL)):
-            raise Broken(_way(state, came))
+            raise Broken(way(state, came))
         for name, after in _steps(state, rules):
             if after not in came:
                 came[after] = (state, name)
                 waiting.append(after)
     return len(came), lasting
-
-
-def _way(state: State, came: dict[State, tuple[State | None, str]]) -> str:
-    names: list[str] = []
-    at: State | None = state
-    while at is not None:
-        at, name = came[at]
-        names.append(name)
-    return ", ".join(reversed(names[:-1]))
 
 
 def _serves(s: State, rules: type[Rules]) -> bool:

@@ -145,13 +145,14 @@ def explore(rules: type[Rules] = Rules, begin: State = BEGIN, *, restarts: bool 
                     came[after] = (state, name)
                     waiting.append(after)
         except Broken as broken:
-            raise Broken(f"{broken}: {_way(state, came)}") from None
+            raise Broken(f"{broken}: {way(state, came)}") from None
     return len(came)
 
 
-def _way(state: State, came: dict[State, tuple[State | None, str]]) -> str:
+def way(state: Any, came: dict[Any, tuple[Any, str]]) -> str:
+    """The steps that led to a state."""
     names: list[str] = []
-    at: State | None = state
+    at = state
     while at is not None:
         at, name = came[at]
         names.append(name)

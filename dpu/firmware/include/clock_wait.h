@@ -13,6 +13,7 @@
 
 /* Sleep until one of `fds` (negative: skipped) is readable or until_ns. 1 readable, 0 time. */
 int ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t until_ns);
+int ofs_clock_is_sim(const struct ofs_clock *clock);
 /* Seconds since 1970: expiry must survive a restart, which a monotonic clock does not. */
 uint64_t ofs_clock_unix_s(struct ofs_clock *clock);
 /* Empty an eventfd or timerfd after a wait. */

@@ -9,8 +9,8 @@
 /* A simulated day begins long after zero, so that an expiry is never mistaken for "never". */
 #define SIM_UNIX_S 1000000000ull
 
-static int
-is_sim(const struct ofs_clock *clock)
+int
+ofs_clock_is_sim(const struct ofs_clock *clock)
 {
 	struct ofs_clock sim;
 
@@ -28,7 +28,7 @@ ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t unti
 	nfds_t poll_count = 0;
 
 	assert(count <= OFS_WAIT_FDS_MAX);
-	if (left_ns == 0 || is_sim(clock))
+	if (left_ns == 0 || ofs_clock_is_sim(clock))
 		return 0;
 	for (int i = 0; i < count; i++)
 		if (fds[i] >= 0)
@@ -43,7 +43,7 @@ ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t unti
 uint64_t
 ofs_clock_unix_s(struct ofs_clock *clock)
 {
-	if (is_sim(clock))
+	if (ofs_clock_is_sim(clock))
 		return SIM_UNIX_S + ofs_clock_now_ns(clock) / 1000000000ull;
 	return (clock->unix_ns + ofs_machine_now_ns()) / 1000000000ull;
 }

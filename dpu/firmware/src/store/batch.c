@@ -12,15 +12,6 @@ enum { DEPTH_MAX = 64, IDLE_SPINS_MAX = 200 };
 #define PATIENCE_NS 10000000000ull /* longer than a device's own retries */
 #define NAP_NS 1000000ull
 
-static int
-is_simulated(const struct ofs_clock *clock)
-{
-	struct ofs_clock sim;
-
-	ofs_clock_init_sim(&sim, 0);
-	return clock->now_ns == sim.now_ns;
-}
-
 int
 ofs_store_wait(struct ofs_store *store, struct ofs_patience *patience)
 {
@@ -30,7 +21,7 @@ ofs_store_wait(struct ofs_store *store, struct ofs_patience *patience)
 	uint64_t until_ns;
 	int fd;
 
-	if (is_simulated(storage->clock)) {
+	if (ofs_clock_is_sim(storage->clock)) {
 		if (due_ns == UINT64_MAX)
 			return -ETIMEDOUT;
 		if (due_ns > now_ns)

@@ -360,6 +360,7 @@ void ofs_store_entry_fill(const struct ofs_store *store, uint32_t record,
 /* ops.c: the pool, the ready list, submission */
 struct ofs_store_op *ofs_op_take(struct ofs_store *store, uint32_t *list);
 void ofs_op_give(struct ofs_store *store, struct ofs_store_op *op);
+void ofs_op_append(struct ofs_store *store, struct ofs_store_list *list, struct ofs_store_op *op);
 void ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc);
 uint32_t ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op);
 int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,

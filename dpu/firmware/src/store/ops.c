@@ -53,20 +53,26 @@ ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
 }
 
 void
-ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
+ofs_op_append(struct ofs_store *store, struct ofs_store_list *list, struct ofs_store_op *op)
 {
 	uint32_t number = ofs_op_index(store, op);
 
-	assert(number < store->config.io_max); /* the others have no waiting caller */
+	op->next = OFS_NONE;
+	if (list->count == 0)
+		list->first = number;
+	else
+		store->ops[list->last].next = number;
+	list->last = number;
+	list->count++;
+}
+
+void
+ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
+{
+	assert(ofs_op_index(store, op) < store->config.io_max); /* the others have no waiting caller */
 	assert(op->kind != OFS_STORE_IDLE && !op->stalled);
 	op->rc = rc;
-	op->next = OFS_NONE;
-	if (store->ready.count == 0)
-		store->ready.first = number;
-	else
-		store->ops[store->ready.last].next = number;
-	store->ready.last = number;
-	store->ready.count++;
+	ofs_op_append(store, &store->ready, op);
 }
 
 int

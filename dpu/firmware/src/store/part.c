@@ -67,17 +67,9 @@ send_stretches(struct ofs_store *store, struct ofs_store_op *op)
 static void
 stall(struct ofs_store *store, struct ofs_store_op *op)
 {
-	uint32_t number = ofs_op_index(store, op);
-
 	assert(!op->stalled);
 	op->stalled = 1;
-	op->next = OFS_NONE;
-	if (store->stalled.count == 0)
-		store->stalled.first = number;
-	else
-		store->ops[store->stalled.last].next = number;
-	store->stalled.last = number;
-	store->stalled.count++;
+	ofs_op_append(store, &store->stalled, op);
 }
 
 /* -EAGAIN: nothing was sent. A later poll sends what the device refused after the first I/O. */

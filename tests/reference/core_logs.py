@@ -1,26 +1,16 @@
 """Decision logs of a random run, and edits of a log that leave its chain of checksums intact."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
+from core_pair import CONFIG as SMALLEST
 from core_pair import Driver, random_policy
 
 from offstage.bindings.core import CoreConfig
 from offstage.bindings.keys import checksum
 
-CONFIG = CoreConfig(
-    slot_count=10,
-    chunk_max=64,
-    session_chunk_max=16,
-    layer_count=2,
-    tenant_max=2,
-    session_max=3,
-    block_size_bytes=4096,
-    io_max=4,
-    queue_max=8,
-    demand_max=8,
-    log_size_bytes=1 << 18,
-)
+CONFIG = replace(SMALLEST, slot_count=10, io_max=4, queue_max=8, seed=0)
 HEADER_BYTES, CHECK_AT = 48, 40
 
 

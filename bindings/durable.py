@@ -13,6 +13,7 @@ from pathlib import Path
 from offstage.bindings.errors import BadInput, RunFailed
 
 __all__ = [
+    "refused",
     "replacing",
     "sync_folder",
     "writable",
@@ -83,7 +84,7 @@ def replacing(path: Path) -> Iterator[Path]:
         if into != path:
             into.replace(path)
     except OSError as error:
-        raise _refused(path, error) from None
+        raise refused(path, error) from None
     finally:
         if into != path:
             with contextlib.suppress(OSError):
@@ -108,10 +109,11 @@ def writable(path: Path | None) -> Path | None:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _refused(path, error) from None
+        raise refused(path, error) from None
     return path
 
 
-def _refused(path: Path, error: OSError) -> BadInput | RunFailed:
+def refused(path: Path, error: OSError) -> BadInput | RunFailed:
+    """What to raise for an output that the system refuses to write."""
     kind = BadInput if error.errno in BAD_PATH else RunFailed
     return kind(f"cannot be written: {error.strerror}", str(path), "make room or name another path")

@@ -12,10 +12,10 @@ which are small with grouped heads.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["NAME", "Asker", "Foresight", "LayerAttention", "installed", "step_logits"]
+__all__ = ["NAME", "Asker", "Foresight", "LayerAttention", "installed", "step_logits", "turns_of"]
 
 NAME = "offstage_tier"
 
@@ -89,14 +89,13 @@ class Foresight:
         self.asker = Asker()
         self._handles: list[Any] = []
 
-    def watch(self, layers: Any) -> None:
-        """Install hooks in the model's layers."""
-        for number, layer in enumerate(layers):
-            following = layers[number + 1] if number + 1 < len(layers) else None
+    def watch(self, decoder: Any) -> None:
+        """Install hooks in the layers of a model's decoder."""
+        for number, layer in enumerate(decoder.layers):
             if number == 0:
-                self._hook(layer, 0, layer)
-            if following is not None:
-                self._hook(layer, number + 1, following)
+                self._hook(layer, 0, decoder)
+            if number + 1 < len(decoder.layers):
+                self._hook(layer, number + 1, decoder)
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -104,13 +103,23 @@ class Foresight:
             handle.remove()
         self._handles.clear()
 
-    def _hook(self, layer: Any, told: int, teller: Any) -> None:
+    def _hook(self, layer: Any, told: int, decoder: Any) -> None:
         def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hidden = args[0] if args else kwargs["hidden_states"]
             rest = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-            self._tell(told, self.asker.ask(teller, hidden, **rest).float())
+            rest["position_embeddings"] = turns_of(decoder, told, hidden, kwargs)
+            self._tell(told, self.asker.ask(decoder.layers[told], hidden, **rest).float())
 
         self._handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+
+
+def turns_of(decoder: Any, layer: int, hidden: Any, given: Mapping[str, Any]) -> Any:
+    """What turns a layer's queries and keys, by the arguments of another layer of that step: the
+    same, unless layers of one kind have rotary positions of their own."""
+    rotary = decoder.rotary_emb
+    if not hasattr(rotary, "layer_types"):
+        return given["position_embeddings"]
+    return rotary(hidden, given["position_ids"], decoder.config.layer_types[layer])
 
 
 @contextlib.contextmanager
@@ -132,7 +141,7 @@ def installed(
     AttentionInterface.register(NAME, attend)
     model.set_attn_implementation(NAME)
     if foresight is not None:
-        foresight.watch(model.get_decoder().layers)
+        foresight.watch(model.get_decoder())
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.transformer.attention import Asker
+from offstage.host.transformer.attention import Asker, turns_of
 from offstage.testbeds.capture.block_scores import HALF_MAX, Layer
 from offstage.testbeds.workloads.selections.scores_file import PREDICTED
 
@@ -161,11 +161,15 @@ class Hook:
             weights = {one: (1 - chance) * weight for one, weight in weights.items()}
             weights[token] = weights.get(token, 0.0) + chance
         position = torch.tensor([[keys.shape[1]]], device=keys.device)
+        # Of layer 0, where kinds of layers have rotary positions of their own.
+        kind = (
+            model.config.layer_types[:1] if hasattr(model.model.rotary_emb, "layer_types") else ()
+        )
         found: dict[str, npt.NDArray[np.float32]] = {}
         for token, weight in weights.items():
             embedded = model.get_input_embeddings()(torch.tensor([[token]], device=keys.device))
-            positions = model.model.rotary_emb(embedded, position)
-            query = self.asker.ask(first, embedded, position_embeddings=positions)
+            turns = model.model.rotary_emb(embedded, position, *kind)
+            query = self.asker.ask(first, embedded, position_embeddings=turns)
             for name, scores in self._layers[0].scores(query, keys, scaling).items():
                 found[name] = found.get(name, 0) + np.float32(weight) * scores
         self._drafted = {name: scores.astype(np.float16) for name, scores in found.items()}
@@ -229,7 +233,8 @@ def installed(model: Any, hook: Hook) -> Iterator[None]:
 
         def predict(_: Any, given: Any, named: Any, later: int = later) -> None:
             hidden = given[0] if given else named["hidden_states"]
-            hook.predict(later, modules[later], hidden, named["position_embeddings"])
+            turns = turns_of(model.get_decoder(), later, hidden, named)
+            hook.predict(later, modules[later], hidden, turns)
 
         hooked.append(modules[layer].register_forward_pre_hook(predict, with_kwargs=True))
     if hook.recorded == len(modules) > 1:

@@ -1,4 +1,4 @@
-"""A model and its tokenizer from a local folder, checked before a long run begins.
+"""A model and its tokenizer, by name, folder or file, checked before a long run begins.
 
 Only the architectures in `ARCHITECTURES` are accepted: those whose attention is plain causal
 softmax over all tokens, with grouped query heads and rotary positions that do not depend on how the
@@ -7,15 +7,15 @@ safetensors only. The folder and the machine can fail: BadInput, Missing, one li
 """
 
 import hashlib
-import importlib.util
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offstage.bindings.errors import BadInput, Missing, RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import decode_json
+from offstage.testbeds.models.library import AGAIN, LOCAL, attempt, library
+from offstage.testbeds.models.resolve import resolve
 
 __all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "text_tokens"]
 
@@ -28,6 +28,7 @@ ARCHITECTURES = (
     "glm",
     "glm4",
     "glm4_moe",
+    "gemma3_text",
 )
 """Supported values of `model_type` in a config.json; each is tested."""
 
@@ -35,7 +36,6 @@ ARCHITECTURES = (
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 LAYERS_MAX = 1024
-_LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _COUNTS = (
     "num_hidden_layers",
     "num_attention_heads",
@@ -43,7 +43,6 @@ _COUNTS = (
     "vocab_size",
     "max_position_embeddings",
 )
-_AGAIN = "copy the model again"
 
 
 @dataclass(frozen=True)
@@ -73,48 +72,46 @@ class Loaded:
     end_tokens: tuple[int, ...]
 
 
-def look(folder: str | Path) -> Shape:
-    """Read and check the model's configuration; loads no weights.
+def look(model: str | Path) -> Shape:
+    """Read and check the configuration of a model, which is given as to `resolve`; loads no
+    weights.
 
     Raises Missing without torch and transformers, BadInput for a folder without a model, an
     unsupported architecture, and positions that depend on the pieces in which a context is fed in.
     """
-    folder = Path(folder)
+    folder = resolve(model)
     where = str(folder)
-    if not folder.is_dir():
-        raise BadInput("no such folder", where, "give the folder of a model, with its config.json")
     try:
         raw = (folder / "config.json").read_bytes()
     except FileNotFoundError:
         raise BadInput("has no config.json", where, "give the folder of a model") from None
     except OSError as error:
-        raise BadInput(f"config.json cannot be read: {error}", where, _AGAIN) from None
-    config = decode_json(raw, f"{where}/config.json", _AGAIN, what="config.json cannot be read")
+        raise BadInput(f"config.json cannot be read: {error}", where, AGAIN) from None
+    config = decode_json(raw, f"{where}/config.json", AGAIN, what="config.json cannot be read")
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise BadInput(f"architecture {kind!r} is not supported", where, f"supported: {known}")
     layers = config.get("num_hidden_layers")
     if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
-        raise BadInput(f"{layers} layers", where, _AGAIN)
-    transformers = _library()
-    parsed = _try(
-        "config.json", where, lambda: transformers.AutoConfig.from_pretrained(where, **_LOCAL)
-    )
+        raise BadInput(f"{layers} layers", where, AGAIN)
+    transformers = library()
+    parsed = attempt("config.json", where, transformers.AutoConfig.from_pretrained, LOCAL)
     rope = getattr(parsed, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _ROPE_BY_LENGTH:
-        raise BadInput(
-            f"rotary positions of type {rope['rope_type']!r} depend on the chunks of the prefill",
-            where,
-            "use a model with another type, such as yarn or llama3",
-        )
+    for one in (rope, *rope.values()):  # of all layers, or of each kind
+        if isinstance(one, dict) and one.get("rope_type") in _ROPE_BY_LENGTH:
+            raise BadInput(
+                f"rotary positions of type {one['rope_type']!r} depend on prefill chunks",
+                where,
+                "use a model with another type, such as yarn or llama3",
+            )
     for name in _COUNTS:
         count = getattr(parsed, name, None)
         if type(count) is not int or count < 1:
-            raise BadInput(f"{name} is {count!r} in config.json", where, _AGAIN)
+            raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
     heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
     if heads % groups:
-        raise BadInput(f"{heads} query heads and {groups} KV heads", where, _AGAIN)
+        raise BadInput(f"{heads} query heads and {groups} KV heads", where, AGAIN)
     return Shape(
         folder=folder,
         name=folder.resolve().name,
@@ -134,7 +131,7 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
     Raises Missing without torch and transformers, BadInput for a folder without a tokenizer or
     safetensors, incomplete weights, and a missing device.
     """
-    transformers = _library()
+    transformers = library()
     import torch
 
     where = str(shape.folder)
@@ -142,22 +139,20 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         raise BadInput("torch finds no CUDA device", "--device", "use --device cpu")
     if not list(shape.folder.glob("*.safetensors")):
         raise BadInput("has no *.safetensors", where, "convert the model's weights")
-    tokenizer = _try(
-        "the tokenizer", where, lambda: transformers.AutoTokenizer.from_pretrained(where, **_LOCAL)
-    )
+    tokenizer = attempt("the tokenizer", where, transformers.AutoTokenizer.from_pretrained, LOCAL)
     options = {
-        **_LOCAL,
+        **LOCAL,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
         "use_safetensors": True,
         "ignore_mismatched_sizes": True,  # reported below
         "output_loading_info": True,
     }
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
-    model, found = _try("the model", where, lambda: load_weights(where, **options))
+    model, found = attempt("the model", where, load_weights, options)
     absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])
     if absent:
         problem = f"{len(absent)} weights are missing or of another shape, first {absent[0]}"
-        raise BadInput(problem, where, _AGAIN)
+        raise BadInput(problem, where, AGAIN)
     try:
         model = model.eval().requires_grad_(False).to(device)
     except torch.OutOfMemoryError:
@@ -190,26 +185,13 @@ def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
     return ids, hashlib.sha256(raw).hexdigest()
 
 
-def _library() -> Any:
-    """transformers, without network access and log output."""
-    for name in ("torch", "transformers"):
-        if importlib.util.find_spec(name) is None:
-            raise Missing("capture", f"{name} is not installed", "trace capture")
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
-
-
 def _window(config: Any, where: str) -> int | None:
     """The sliding window, if any layer has one. Raises BadInput for an invalid one, and for layers
     that are not plain causal attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and len(kinds) != config.num_hidden_layers:
         raise BadInput(
-            f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where, _AGAIN
+            f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where, AGAIN
         )
     other = sorted({str(kind) for kind in kinds or ()} - {"full_attention", "sliding_attention"})
     if other:
@@ -230,14 +212,3 @@ def _window(config: Any, where: str) -> int | None:
             "set sliding_window, and use_sliding_window if the model has it",
         )
     return window
-
-
-def _try(what: str, where: str, call: Callable[[], Any]) -> Any:
-    """`call`, which loads from the folder `where`. Their exceptions become BadInput."""
-    try:
-        return call()
-    except Exception as error:
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        if isinstance(error, KeyError):
-            problem = f"unknown {problem}"
-        raise BadInput(f"{what} cannot be loaded: {problem}", where, _AGAIN) from None

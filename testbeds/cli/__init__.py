@@ -30,6 +30,7 @@ COMMANDS = {
     "host": "offstage.testbeds.cli.host",
     "keys": "offstage.testbeds.cli.keys",
     "lab": "offstage.testbeds.cli.lab",
+    "models": "offstage.testbeds.cli.models",
     "plan": "offstage.testbeds.cli.plan",
     "pod": "offstage.testbeds.cli.pod",
     "report": "offstage.testbeds.cli.report",

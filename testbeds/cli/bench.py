@@ -354,7 +354,7 @@ def schedule(
 @bench.command()
 def engine(
     python: Annotated[Path, typer.Option("--python", help="Python that has vLLM")],
-    model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],
+    model: Annotated[Path, typer.Option("--model", help="model: name, folder or GGUF file")],
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
     time_unit: TimeUnitOption = None,
     requests: Annotated[
@@ -387,9 +387,10 @@ def engine(
     from offstage.testbeds.bench.engines.arms import bench_engine
     from offstage.testbeds.bench.engines.arrivals import arrivals_of
     from offstage.testbeds.bench.engines.bed import bed_of
+    from offstage.testbeds.cli.models import model_folder
     from offstage.testbeds.report.engine import write_page
 
-    bed = bed_of(python, model, context, backend)
+    bed = bed_of(python, model_folder(model), context, backend)
     traffic = arrivals_of(
         trace,
         count=requests,

@@ -12,6 +12,7 @@ from offstage.bindings.durable import writable, write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
+from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["calibrate"]
@@ -24,7 +25,7 @@ def calibrate(
     ] = "llama-3-8b",
     model: Annotated[
         Path | None,
-        typer.Option("--model", help="take the layer of the model in this folder instead"),
+        typer.Option("--model", help="take a layer of this model: its name, folder or GGUF file"),
     ] = None,
     kernel: Annotated[
         Kernel, typer.Option("--kernel", help="attention kernel; triton needs a GPU")
@@ -86,13 +87,13 @@ def calibrate(
     emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _shown(cost, out))
 
 
-def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
+def _layer_of(name: str, model: Path | None) -> tuple[Any, tuple[int, int]]:
     """The layer's KV and its widths. Without published widths, those of Llama 3's form: as wide
     as its query heads, and an MLP 3.5 times that."""
     from offstage.host.decode.calibrate import WIDTHS
     from offstage.host.model.models import geometry
 
-    if folder is None:
+    if model is None:
         shape = geometry(name)
         _, _, _, head_dim = shape.block_shape(0)
         hidden = shape.q_heads * head_dim
@@ -100,12 +101,12 @@ def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
     from offstage.host.transformer.dense import kv_geometry
     from offstage.testbeds.capture.model import look
 
-    found = look(folder)
+    found = look(model_folder(model))
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(found.folder, local_files_only=True)
     shape = kv_geometry(found.name, config, 64, "float16")
-    return replace(shape, source=str(folder)), (config.hidden_size, config.intermediate_size)
+    return replace(shape, source=str(model)), (config.hidden_size, config.intermediate_size)
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import Dtype, Format, emit
+from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class AheadName(StrEnum):
 
 
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", help="folder of a model in Hugging Face's format")
+    Path | None, typer.Option("--model", help="a model decodes: its name, folder or GGUF file")
 ]
 TextOption = Annotated[
     Path | None, typer.Option("--text", help="text that the model reads and continues")
@@ -69,6 +70,7 @@ def run_model(
     out: Path | None,
     form: Format,
     *,
+    model: Path,
     text: Path | None,
     select_blocks: str,
     **given: Any,
@@ -84,7 +86,9 @@ def run_model(
 
     if text is None:
         raise BadInput("no text for the model", "host run --model", "name a file with --text")
-    options = ModelOptions(text=text, selections=parse_selections(select_blocks), **given)
+    options = ModelOptions(
+        model=model_folder(model), text=text, selections=parse_selections(select_blocks), **given
+    )
     with shown(3 + 2 * len(options.selections)) as progress:
         summary = run(options, link, progress)
     if out is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.testbeds.cli.common import Dtype, Format, FormatOption, emit, table
+from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.cli.progress import shown
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Device(StrEnum):
 
 
 def capture(
-    model: Annotated[Path, typer.Option("--model", help="folder of a Hugging Face-format model")],
+    model: Annotated[Path, typer.Option("--model", help="model: name, folder or GGUF file")],
     text: Annotated[Path, typer.Option("--text", help="text that the model reads, UTF-8")],
     out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("capture.parquet"),
     mode: Annotated[
@@ -58,7 +59,7 @@ def capture(
     ] = Dtype.auto,
     device: Annotated[Device, typer.Option("--device", help="device of the model")] = Device.cpu,
     draft_model: Annotated[
-        Path | None, typer.Option("--draft-model", help="a smaller model that drafts tokens")
+        Path | None, typer.Option("--draft-model", help="a smaller one that drafts tokens")
     ] = None,
     temperature: Annotated[
         float,
@@ -79,7 +80,7 @@ def capture(
     from offstage.testbeds.capture.run import capture as run
 
     options = Options(
-        model=model,
+        model=model_folder(model),
         text=text,
         out=out,
         mode=mode.value,
@@ -93,7 +94,7 @@ def capture(
         temperature=temperature,
         seed=seed,
         threads=len(os.sched_getaffinity(0)) if threads is None else threads,
-        draft_model=draft_model,
+        draft_model=None if draft_model is None else model_folder(draft_model),
     )
     with shown(4 if mode is Mode.both else 3) as progress:
         result = run(options, progress)

@@ -52,6 +52,7 @@ HOW_TO = {
     "offstage keys": "how-to/run-host-and-dpu.md",
     "offstage lab": "how-to/run-an-experiment.md",
     "offstage lab pod": "reference/pod-lab.md",
+    "offstage models": "how-to/real-model.md",
     "offstage plan": "how-to/plan-a-tier.md",
     "offstage pod": "how-to/pod.md",
     "offstage report": "reference/lab-results.md",

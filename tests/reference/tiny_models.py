@@ -30,6 +30,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", {**EXPERTS, "num_experts": 4}),
     "glm": ("GlmConfig", {}),
     "glm4": ("Glm4Config", {}),
+    # Its layers see all of a short context; every second one has rotary positions of its own.
+    "gemma3_text": (
+        "Gemma3TextConfig",
+        {"sliding_window": 512, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
+    ),
     "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),
 }
 

@@ -9,7 +9,6 @@ qemu-user its programs.
 Raises BadInput, with the fix, if a tool is missing or the registry does not answer.
 """
 
-import fcntl
 import hashlib
 import importlib.metadata
 import lzma
@@ -19,17 +18,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.beds.qemu.command import finished
 from offstage.testbeds.beds.qemu.initrd import keep_modules, write_initrd
+from offstage.testbeds.cache import cache_folder, locked, whole
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AARCH64", "X86_64", "Arch", "Image", "cache_folder", "get", "needs"]
+__all__ = ["AARCH64", "X86_64", "Arch", "Image", "get", "needs"]
 
 FORMAT = 1
 """Increment it when this file builds something else from the same lists."""
@@ -153,14 +152,6 @@ class Image:
         return self.folder / "tree"
 
 
-def cache_folder() -> Path:
-    """Where images and wheels are kept: OFFSTAGE_CACHE, or the user's cache."""
-    if chosen := os.environ.get("OFFSTAGE_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "offstage"
-
-
 def needs(*tools: tuple[str, str]) -> None:
     """BadInput for the first (program, Debian package) that this machine lacks; the fix installs
     all that are missing."""
@@ -188,7 +179,7 @@ def get(arch: Arch, progress: Progress) -> Image:
             "testbed qemu",
             "build it once with sudo and the same OFFSTAGE_CACHE",
         )
-    with _locked(image.folder):
+    with locked(image.folder):
         if not image.folder.is_dir():
             _build(image, pins, progress)
     return image
@@ -204,27 +195,10 @@ def _pins() -> list[str]:
     return sorted(f"{name}=={importlib.metadata.version(name)}" for name in names)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Serializes builds of one image: the second waits for the first."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_suffix(".lock").open("w")
-    except OSError as error:
-        raise BadInput(
-            f"cannot be written ({error.strerror})",
-            str(folder.parent),
-            "set OFFSTAGE_CACHE to another folder",
-        ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
-    arch, made = image.arch, Image(image.arch, image.folder.with_suffix(f".new{os.getpid()}"))
-    try:
-        made.folder.mkdir()
+    arch = image.arch
+    with whole(image.folder) as folder:
+        made = Image(arch, folder)
         progress.start(f"image of {arch.name}", 4)
         progress.note("Debian packages")
         _extract(arch, made.tree)
@@ -241,9 +215,6 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
         _squash(made)
         progress.advance(1)
         progress.note(f"{made.rootfs.stat().st_size >> 20} MiB in {image.folder}")
-        made.folder.rename(image.folder)
-    finally:
-        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 def _extract(arch: Arch, tree: Path) -> None:

@@ -25,7 +25,8 @@ from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
 from offstage.testbeds.beds.qemu.command import uninterrupted
 from offstage.testbeds.beds.qemu.guest import Guest, GuestSpec, Process, start
-from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, cache_folder, get
+from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, get
+from offstage.testbeds.cache import cache_folder
 from offstage.testbeds.progress import Progress
 
 __all__ = ["DPU_ADDRESS", "NVME", "NVME_BYTES", "Pair", "alone", "checked", "down", "running", "up"]

@@ -18,7 +18,8 @@ from pathlib import Path
 import offstage
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.beds.qemu.command import finished
-from offstage.testbeds.beds.qemu.images import Image, cache_folder, needs
+from offstage.testbeds.beds.qemu.images import Image, needs
+from offstage.testbeds.cache import cache_folder
 
 __all__ = ["build"]
 

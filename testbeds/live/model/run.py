@@ -76,13 +76,13 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         progress.start("load the model", 1)
-        weights = digest_of(files_of(str(options.model)), str(options.model))
+        weights = digest_of(files_of(str(shape.folder)), str(shape.folder))
         progress.note(weights.cost())
         loaded = load(shape, options.device, options.dtype)
         if not weights.unchanged():
             raise BadInput(
                 "the model changed while it was loaded",
-                str(options.model),
+                str(shape.folder),
                 "start again when it is complete",
             )
         tokens, _ = text_tokens(loaded, options.text)

@@ -1,0 +1,1 @@
+"""Models by name and by file: each becomes a folder in Hugging Face's format."""

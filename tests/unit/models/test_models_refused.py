@@ -276,19 +276,34 @@ def test_too_little_room_is_said_before_anything_is_written(
     assert not left(cache)
 
 
-def test_an_interrupt_leaves_nothing_half_written(made: Made, cache: Path, tmp_path: Path) -> None:
-    """Ctrl-C in the middle of the weights, to the real process."""
-    program = (
-        "import sys, time\n"
-        "from offstage.testbeds.models.gguf_file import Gguf\n"
-        "whole = Gguf.weights\n"
-        "def slow(self):\n"
-        "    for one in whole(self):\n"
-        "        print('weight', flush=True); time.sleep(0.2); yield one\n"
-        "Gguf.weights = slow\n"
-        "from offstage.testbeds.cli import run\n"
-        f"sys.exit(run(['trace', 'capture', '--model', {str(made()[0])!r}, '--text', 'none']))\n"
-    )
+SLOW = """
+from offstage.testbeds.models.gguf_file import Gguf
+whole = Gguf.weights
+def slow(self):
+    for one in whole(self):
+        print("ready", flush=True); time.sleep(0.2); yield one
+Gguf.weights = slow
+"""
+PIP = """
+sys.executable = {python!r}
+"""
+
+
+@pytest.mark.parametrize("when", ["in a download", "in the weights"])
+def test_an_interrupt_leaves_nothing_half_written(
+    when: str, made: Made, cache: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C, to the real process."""
+    if when == "in a download":
+        python = tmp_path / "python"
+        python.write_text("#!/bin/sh\nexec sleep 60\n")
+        python.chmod(0o700)
+        change, words = PIP.format(python=str(python)), ["models", "get", NAME]
+    else:
+        change = SLOW
+        words = ["trace", "capture", "--model", str(made()[0]), "--text", "none"]
+    program = f"import os, sys, time\nfrom offstage.testbeds.cli import run\n{change}\n"
+    program += f"sys.exit(run({words!r}))"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -297,8 +312,12 @@ def test_an_interrupt_leaves_nothing_half_written(made: Made, cache: Path, tmp_p
         cwd=tmp_path,
     ) as process:
         assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == "weight\n"
-        time.sleep(0.3)
+        if when == "in a download":
+            while not list(cache.glob("*.work")):
+                time.sleep(0.1)
+            time.sleep(0.5)
+        else:
+            assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
         assert process.wait() == 130, said

@@ -84,7 +84,9 @@ def look(model: str | Path) -> Shape:
     try:
         raw = (folder / "config.json").read_bytes()
     except FileNotFoundError:
-        raise BadInput("has no config.json", where, "give the folder of a model") from None
+        raise BadInput(
+            "has no config.json", where, "give the folder of a model, or its GGUF file"
+        ) from None
     except OSError as error:
         raise BadInput(f"config.json cannot be read: {error}", where, AGAIN) from None
     config = decode_json(raw, f"{where}/config.json", AGAIN, what="config.json cannot be read")

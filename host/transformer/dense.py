@@ -64,6 +64,26 @@ class DenseKv:
             self._cache.crop(-len(tokens))
             return found.float()
 
+    def generate(
+        self,
+        choose: Callable[[NDArray[np.float32]], int],
+        steps: int,
+        advance: Callable[[int], None],
+    ) -> list[int]:
+        """`steps` tokens after the context, each chosen from logits `[vocabulary]`."""
+        import torch
+
+        found: list[int] = []
+        logits = self.last_logits
+        with torch.inference_mode():
+            for step in range(steps):
+                found.append(choose(logits))
+                last = self._pass(found[-1:], self._length + step, logits=1)
+                logits = last[-1].float().cpu().numpy()
+                advance(1)
+            self._cache.crop(-steps)
+        return found
+
     def _pass(self, tokens: list[int], first: int, logits: int) -> Any:
         import torch
 

@@ -17,7 +17,7 @@ from offstage.bindings.outside import decode_json
 from offstage.testbeds.models.library import AGAIN, LOCAL, attempt, library
 from offstage.testbeds.models.resolve import resolve
 
-__all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "text_tokens"]
+__all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "prompt_tokens", "text_tokens"]
 
 ARCHITECTURES = (
     "llama",
@@ -169,22 +169,47 @@ def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
 
     Raises BadInput for a file that is unreadable, not UTF-8, or has tokens that the model lacks.
     """
+    raw, text = _text(path)
+    ids = _ids(loaded, text)
+    return ids, hashlib.sha256(raw).hexdigest()
+
+
+def prompt_tokens(loaded: Loaded, path: Path, question: str, block_tokens: int) -> list[int]:
+    """A document and a question about it as the model's chat template has it, in whole blocks: as
+    many of the document's last tokens are left out. Raises as `text_tokens`."""
+    _, text = _text(path)
+    document, ask = text.rstrip(), f"\n\n{question}"
+    tokenizer = loaded.tokenizer
+    if tokenizer.chat_template is not None:
+        chat = [{"role": "user", "content": document + ask}]
+        shown = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        begin, _, end = shown.rpartition(ask)
+        document, ask = begin, ask + end
+    head = _ids(loaded, document, special=tokenizer.chat_template is None)
+    tail = _ids(loaded, ask, special=False)
+    return head[: len(head) - (len(head) + len(tail)) % block_tokens] + tail
+
+
+def _text(path: Path) -> tuple[bytes, str]:
     try:
         raw = path.read_bytes()
-        text = raw.decode("utf-8")
+        return raw, raw.decode("utf-8")
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise BadInput(reason, str(path), "give a text file") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"not UTF-8 at byte {error.start}", str(path), "give a text file") from None
-    ids: list[int] = loaded.tokenizer(text)["input_ids"]
+
+
+def _ids(loaded: Loaded, text: str, *, special: bool = True) -> list[int]:
+    ids: list[int] = loaded.tokenizer(text, add_special_tokens=special)["input_ids"]
     if ids and max(ids) >= loaded.shape.vocabulary_size:
         raise BadInput(
             f"the tokenizer gives token {max(ids)}, the model has {loaded.shape.vocabulary_size}",
             str(loaded.shape.folder),
             "use the model's own tokenizer",
         )
-    return ids, hashlib.sha256(raw).hexdigest()
+    return ids
 
 
 def _window(config: Any, where: str) -> int | None:

@@ -94,6 +94,17 @@ BaselineOption = Annotated[
     ),
 ]
 
+DemoModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", help="a model answers a question first: its name, folder or GGUF file"),
+]
+AskOption = Annotated[
+    str | None, typer.Option("--ask", help="the question; default: how a bill becomes a law")
+]
+DocumentOption = Annotated[
+    Path | None, typer.Option("--text", help="asked about; default: the US Constitution")
+]
+
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
@@ -114,6 +125,9 @@ def demo(
     keep_store: KeepOption = False,
     layer_ahead: AheadOption = False,
     baseline: BaselineOption = None,
+    model: DemoModelOption = None,
+    text: DocumentOption = None,
+    ask: AskOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Decode sessions of 128K tokens through a DPU daemon, with and without prefetch.
@@ -122,14 +136,21 @@ def demo(
     summary.json and report.html to --out and prints the table of runs. A comparison of the fullest
     run with models of other devices follows, in compare.html; its record stays in records/.
     """
+    from offstage.testbeds.cli.models import model_folder
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.demo import run
+    from offstage.testbeds.live.demo_options import MODEL_ARMS
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
+    if model is None and (text is not None or ask is not None):
+        raise BadInput("nothing reads --text or --ask", "demo", "name a model with --model")
+    asked = {"document": text, "question": ask}
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
         {**(QUICK if quick else {}), **given},
+        **{name: value for name, value in asked.items() if value is not None},
+        model=model if model is None else model_folder(model),
         out=out,
         trace=trace,
         time_unit=time_unit,
@@ -148,6 +169,7 @@ def demo(
     # Prefill, the runs, the curve; and the same for baselines.
     arms = len(options.arms) + options.ahead + len(options.baselines)
     stages = 2 + arms * len(options.storages)
+    stages += (4 + len(MODEL_ARMS)) * (model is not None)
     try:
         with shown(stages + bool(options.baselines)) as progress:
             summary = run(options, progress)

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
@@ -66,16 +68,32 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     noted = note_lines(summary.noted())
     beside = baselines_table(summary)
     more: list[RenderableType] = [] if beside is None else [beside, ""]
-    text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
+    text = Group(
+        *_answer(summary), console_table(summary), "", *more, summary.sentence, *noted, *lines
+    )
     emit(_headlines(summary, paths), form, text)
     refuse(_failed(summary), str(paths.get("summary", "run")))
+
+
+def _answer(summary: "Summary") -> list[RenderableType]:
+    """The real model's part, first; empty without one."""
+    from offstage.testbeds.report.run.model import model_sentence, model_table, model_texts
+
+    if summary.model is None:
+        return []
+    parts: list[RenderableType] = [model_table(summary.model), "", model_sentence(summary.model)]
+    for who, said in model_texts(summary.model):
+        parts += ["", Text(f"{summary.model.model.name} {who}:"), Padding(Text(said), (0, 2))]
+    return [*parts, ""]
 
 
 def _failed(summary: "Summary") -> list[str]:
     from offstage.testbeds.live.checks import found
 
     runs = [*summary.runs, *summary.ahead, *summary.baselines]
-    return [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
+    failed = [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
+    passes = [] if summary.model is None else summary.model.passes
+    return failed + [text for one in passes for text in found(one, f"the model, {one.arm}")]
 
 
 def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, object]:

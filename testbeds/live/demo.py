@@ -28,6 +28,7 @@ from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
+from offstage.testbeds.live.model.results import ModelSummary
 from offstage.testbeds.live.results import Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_reference, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
@@ -39,6 +40,7 @@ from offstage.testbeds.progress import Progress
 __all__ = ["run"]
 
 READ_BYTES = 8 << 20
+ANSWER_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     begun = time.monotonic()
     options.check()
     bed = _make_bed(options)
+    answer = _answer(options, bed, progress)
     workload = prepare(options)
     measured = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
     contexts, prefilled = _fill(options, workload, bed, measured.keys, progress)
@@ -110,6 +113,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         version=offstage.__version__,
         ahead=ahead,
         baselines=beside,
+        model=answer,
         notes=workload.noted(
             options.slot_count, options.geometry.layer_count, options.pool_layer_blocks
         ),
@@ -117,6 +121,28 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
     return summary
+
+
+def _answer(options: DemoOptions, bed: LocalBed, progress: Progress) -> ModelSummary | None:
+    """A real model's answer with each of its arms, on this machine's disk; None without one."""
+    if options.model is None:
+        return None
+    from offstage.testbeds.live.model.arms import run_arms
+    from offstage.testbeds.live.model.options import ModelOptions
+
+    asked = ModelOptions(
+        model=options.model,
+        text=options.document,
+        question=options.question,
+        steps=ANSWER_TOKENS,
+        pool_ratio=1.0,
+        generate=True,
+        command=options.command,
+    )
+    storage = {"backend": "auto", "direct": True}
+    return run_arms(
+        asked, bed, storage, round(options.buffer_ratio * asked.selections[0]), progress
+    )
 
 
 def _fill(

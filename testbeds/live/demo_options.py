@@ -1,6 +1,7 @@
 """What the demo runs: arms and storages besides the host's options, and the checks of both."""
 
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
@@ -8,7 +9,11 @@ from offstage.bindings.errors import BadInput
 from offstage.host.baselines import KINDS
 from offstage.testbeds.live.options import DriveOptions, TimePerToken
 
-__all__ = ["ARMS", "Arm", "DemoOptions"]
+__all__ = ["ARMS", "MODEL_ARMS", "Arm", "DemoOptions"]
+
+DOCUMENT = Path(str(resources.files("offstage.testbeds") / "presets" / "constitution.txt"))
+"""The Constitution of the United States as signed in 1787, without amendments; public domain."""
+QUESTION = "Explain step by step how a bill becomes a law."
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class Arm:
     name: str
     prefetchers: tuple[str, ...]
     eviction: str
+    predicts: bool = False
+    """Also hint what the next layer's predicted query selects; needs a model."""
 
     @property
     def policy(self) -> dict[str, str | list[str]]:
@@ -31,6 +38,12 @@ ARMS = (
     Arm("window+ema", ("window", "ema"), "score"),
     Arm("window+ema+shared", ("window", "ema", "shared"), "score"),
 )
+
+MODEL_ARMS = (
+    *ARMS[:3],
+    Arm("ema+predicted", ("ema",), "score", predicts=True),
+)
+"""The arms of a real model: one session, so that nothing is shared."""
 
 
 class DemoOptions(DriveOptions, frozen=True, kw_only=True):
@@ -53,6 +66,10 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     arms: tuple[Arm, ...] = ARMS
     warm_up: bool = True
     """Arms that follow a pattern receive the selections of the prefill's last windows."""
+    model: Path | None = None
+    """A model that answers a question about a document first, with each of `MODEL_ARMS`."""
+    document: Path = DOCUMENT
+    question: str = QUESTION
     command: str = "offstage demo"
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note, gathered
 from offstage.bindings.stages import StageTimes
+from offstage.testbeds.live.model.results import ModelSummary
 from offstage.testbeds.machine import RunMachine
 from offstage.testbeds.workloads.requests.sessions import PlanAccount
 
@@ -204,6 +205,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """The same workload by a host without a DPU; see `host.baselines`."""
     notes: list[Note] = []
     """Notes that apply to every run."""
+    model: ModelSummary | None = None
+    """A real model's answer with each of its arms, if one was given."""
 
     def noted(self) -> dict[Note, str]:
         """Every note once, with the runs that it applies to and their figures; no runs if it

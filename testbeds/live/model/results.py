@@ -43,6 +43,8 @@ class Position(msgspec.Struct, kw_only=True):
 class ModelPass(msgspec.Struct, kw_only=True):
     """One selection: the same tokens from the same context."""
 
+    arm: str
+    """What the daemon prefetched by, where several ways are compared; else empty."""
     select_blocks: int
     """The requested number of blocks of a layer, sinks and window included."""
     share_read: float
@@ -55,6 +57,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     bit_equal: bool | None
     """Equal to the same kernel over the same blocks in memory; None unless all were read."""
     demands: int
+    bytes_read: int
+    """From the drive, on demand and ahead."""
     hit: float
     late: float
     stall_ms_p50: float
@@ -144,6 +148,8 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     machine: ModelMachine
     command: str
     version: str
+    dense_text: str = ""
+    """What the model writes with its own dense attention, where arms are compared."""
 
     def noted(self) -> dict[Note, str]:
         """Every note once, with the selections that it applies to."""

@@ -20,7 +20,7 @@ import offstage
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES
 from offstage.bindings.ledger import Ledger, quantile
-from offstage.host.arrays import Arrays
+from offstage.bindings.notes import Note
 from offstage.host.decode.layer import Decoder, SelectionRule
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import MissingWriter, compute_context
@@ -63,7 +63,7 @@ from offstage.testbeds.live.vacuous import (
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
-__all__ = ["decode_text", "run"]
+__all__ = ["TextRun", "decode_text", "run"]
 
 
 def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSummary:
@@ -100,85 +100,98 @@ def decode_text(
     progress: Progress,
 ) -> ModelSummary:
     """`run` with a loaded model of these weights, and the tokens of the text."""
-    shape, arrays = loaded.shape, options.arrays()
-    check_scale(loaded.model)
-    geometry = kv_geometry(
-        shape.name, loaded.model.config, control.geometry.block_tokens, _value_type(loaded)
-    )
-    _check_fit(geometry, control)
-    HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
-    context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
-    one = _Run(options, link, control, fabric, loaded, weights, geometry, progress)
+    one = TextRun(options, loaded, weights, control.geometry.block_tokens, progress)
+    one.attach(link, control, fabric)
+    context_tokens = _context_tokens(options, loaded, one.geometry, len(tokens), control)
     one.prefill(tokens[:context_tokens])
-    passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
+    passes = [one.decode(k, tokens[context_tokens:]) for k in options.selections]
     read = context_tokens + (0 if options.generate else options.steps + 1)
     notes = [
         *machine_notes(control.status()),
-        *text_unread(options.text.name, len(tokens), read, geometry.block_tokens),
+        *text_unread(options.text.name, len(tokens), read, one.geometry.block_tokens),
         *selected_alike(options.selections, [one.select_blocks for one in passes]),
-        *all_staged(one.room * geometry.layer_count, control.geometry.slot_count),
+        *all_staged(one.room * one.geometry.layer_count, control.geometry.slot_count),
     ]
-    return ModelSummary(
-        model=ModelIdentity(
-            name=shape.name,
-            architecture=shape.model_type,
-            dtype=loaded.dtype,
-            value_type=geometry.value_type,
-            layers=shape.layer_count,
-            config_sha256=shape.config_sha256,
-            weights=weights.digest,
-            weights_read=weights.cost(),
-        ),
-        workload=TextWorkload(
-            text=options.text.name,
-            context_tokens=context_tokens,
-            steps=options.steps,
-            block_tokens=geometry.block_tokens,
-            block_bytes=geometry.block_bytes(0),
-            selector=options.selector,
-            kernel=options.kernel,
-            device=options.device,
-            sink_blocks=options.sink_blocks,
-            window_blocks=options.window_blocks,
-            generated=options.generate,
-            ahead=options.ahead,
-            prefill_blocks_written=one.blocks_written,
-        ),
-        tier=TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy()),
-        dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
-        passes=passes,
-        notes=list(dict.fromkeys(notes)),
-        machine=ModelMachine(
-            **msgspec.structs.asdict(machine()),
-            torch=importlib.metadata.version("torch"),
-            transformers=importlib.metadata.version("transformers"),
-        ),
-        command=options.command,
-        version=offstage.__version__,
-    )
+    return one.summary(passes, notes)
 
 
-class _Run:
-    """One model at one daemon."""
+class TextRun:
+    """One model and one text, at one daemon after another."""
 
     def __init__(
         self,
         options: ModelOptions,
-        link: Endpoint,
-        control: Control,
-        fabric: Fabric,
         loaded: Loaded,
         weights: Weights,
-        geometry: KvGeometry,
+        block_tokens: int,
         progress: Progress,
     ) -> None:
-        self.options, self.link, self.control, self.fabric = options, link, control, fabric
-        self.loaded, self.geometry, self.progress = loaded, geometry, progress
-        self.kv = DenseKv(loaded.model, geometry)
+        """Raises BadInput for a model that the kernel cannot compute."""
+        check_scale(loaded.model)
+        self.options, self.loaded, self.weights = options, loaded, weights
+        self.progress, self.arrays = progress, options.arrays()
+        self.geometry = kv_geometry(
+            loaded.shape.name, loaded.model.config, block_tokens, _value_type(loaded)
+        )
+        HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
+        self.kv = DenseKv(loaded.model, self.geometry)
         self.tokens: list[int] = []
         self.context: Context
         self.blocks_written = 0
-        self._bits = _bits_of(options, loaded, weights, geometry)
+        self.link: Endpoint
+        self.control: Control
+        self.fabric: Fabric
+        self.tier: TierUsed
+        self._bits = _bits_of(options, loaded, weights, self.geometry)
+
+    def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
+        """Use this daemon from now on. Raises BadInput where its blocks are not the model's."""
+        _check_fit(self.geometry, control)
+        self.link, self.control, self.fabric = link, control, fabric
+        self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
+
+    def summary(self, passes: list[ModelPass], notes: list[Note]) -> ModelSummary:
+        """The results of `passes`."""
+        options, geometry, loaded = self.options, self.geometry, self.loaded
+        shape = loaded.shape
+        return ModelSummary(
+            model=ModelIdentity(
+                name=shape.name,
+                architecture=shape.model_type,
+                dtype=loaded.dtype,
+                value_type=geometry.value_type,
+                layers=shape.layer_count,
+                config_sha256=shape.config_sha256,
+                weights=self.weights.digest,
+                weights_read=self.weights.cost(),
+            ),
+            workload=TextWorkload(
+                text=options.text.name,
+                context_tokens=len(self.tokens),
+                steps=options.steps,
+                block_tokens=geometry.block_tokens,
+                block_bytes=geometry.block_bytes(0),
+                selector=options.selector,
+                kernel=options.kernel,
+                device=options.device,
+                sink_blocks=options.sink_blocks,
+                window_blocks=options.window_blocks,
+                generated=options.generate,
+                ahead=options.ahead,
+                prefill_blocks_written=self.blocks_written,
+            ),
+            tier=self.tier,
+            dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
+            passes=passes,
+            notes=list(dict.fromkeys(notes)),
+            machine=ModelMachine(
+                **msgspec.structs.asdict(machine()),
+                torch=importlib.metadata.version("torch"),
+                transformers=importlib.metadata.version("transformers"),
+            ),
+            command=options.command,
+            version=offstage.__version__,
+        )
 
     @property
     def room(self) -> int:
@@ -207,13 +220,13 @@ class _Run:
         self.control.session_close(handle, keep=True)
         self.blocks_written = write.blocks_written
 
-    def decode(self, select_blocks: int, following: list[int], arrays: Arrays) -> ModelPass:
+    def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
         """One selection over the whole text."""
         options, geometry, room = self.options, self.geometry, self.room
         chosen = min(select_blocks, room)
         before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
         counted = device_counters(self.link)
-        pool = self._pool(chosen, arrays)
+        pool = self._pool(chosen)
         attention, logits, grown = self._decoded(chosen, following, pool)
         ledger = Ledger.of(self.control.ledger()).since(before)
         counted = counters_since(counted, device_counters(self.link))
@@ -225,6 +238,7 @@ class _Run:
         record = attention.record
         stall_ms = record.stall_ms()
         return ModelPass(
+            arm=arm,
             select_blocks=chosen,
             share_read=_share_read(record, geometry, len(self.tokens)),
             perplexity=_perplexity([one.nll for one in positions]),
@@ -232,8 +246,9 @@ class _Run:
             kl_mean=float(np.mean([one.kl for one in positions])),
             kl_max=max(one.kl for one in positions),
             logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown, arrays) if chosen == room else None,
+            bit_equal=self._bit_equal(logits, grown) if chosen == room else None,
             demands=ledger.demands,
+            bytes_read=ledger.demand_bytes_read + ledger.prefetch_bytes_read,
             hit=ledger.ended.hit_rate,
             late=ledger.ended.late_rate,
             stall_ms_p50=quantile(stall_ms, 0.5),
@@ -257,6 +272,12 @@ class _Run:
                 *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
             ],
         )
+
+    def dense_text(self) -> str:
+        """What the model writes after the context with its own dense attention, greedily."""
+        self.progress.start("the same by dense attention", self.options.steps)
+        found = self.kv.generate(self._chosen, self.options.steps, self.progress.advance)
+        return str(self.loaded.tokenizer.decode(found))
 
     def _guesses(self) -> int:
         """Blocks of the next layer announced to the tier ahead of their demand, so far."""
@@ -289,13 +310,13 @@ class _Run:
         finally:
             self.fabric.unregister(pool.memory.landing)
 
-    def _pool(self, chosen: int, arrays: Arrays) -> HbmPool:
+    def _pool(self, chosen: int) -> HbmPool:
         """The HBM pool for a selection of `chosen` blocks."""
         layers = self.geometry.layer_count
         wanted = round(self.options.pool_ratio * chosen * layers)
         # Room for two layers if the next one's blocks arrive while this one is computed.
         due = chosen * (2 if self.options.ahead == "fetch" else 1)
-        return HbmPool(self.geometry, max(due, wanted) + layers, arrays, due)
+        return HbmPool(self.geometry, max(due, wanted) + layers, self.arrays, due)
 
     def _steps(
         self,
@@ -328,11 +349,11 @@ class _Run:
         allowed[list(self.loaded.end_tokens)] = -np.inf
         return int(allowed.argmax())
 
-    def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int], arrays: Arrays) -> bool:
+    def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int]) -> bool:
         """Decode the same tokens with the same kernel, with all blocks in memory."""
         identities = self.context.identities
         attention = ResidentAttention(
-            arrays,
+            self.arrays,
             self.options.kernel,
             self.geometry,
             lambda layer: self.kv.blocks(layer, 0, identities),

@@ -13,6 +13,7 @@ from offstage.testbeds.report.run.baselines import baselines_section
 from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS
 from offstage.testbeds.report.run.figures import fates_figure, served_figure
+from offstage.testbeds.report.run.model import model_section
 from offstage.testbeds.report.run.plots import hit_rate_figure, leads_figure, stall_figure
 from offstage.testbeds.report.run.runs import (
     Group,
@@ -38,10 +39,10 @@ def write_report(summary: Summary, path: str | Path) -> None:
 def render(summary: Summary) -> str:
     """The page as text."""
     found = groups(summary.runs)
-    sections: list[object] = []
+    sections: list[object] = [model_section(summary.model)]
     if found:
         wear = wear_section(found, set_colours(summary.runs))
-        sections = [runs_section(found), baselines_section(summary), *figures_of(summary), wear]
+        sections += [runs_section(found), baselines_section(summary), *figures_of(summary), wear]
     tiles, of = _tiles(found[0]) if found else ([], "")
     keys = [entry.key for entry in DEFINITIONS]
     page = Page(

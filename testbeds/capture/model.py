@@ -14,6 +14,7 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import decode_json
+from offstage.testbeds.capture.rope import Rope
 from offstage.testbeds.models.library import AGAIN, LOCAL, attempt, library
 from offstage.testbeds.models.resolve import resolve
 
@@ -59,6 +60,8 @@ class Shape:
     config_sha256: str
     window_tokens: int | None
     """The sliding window of its layers, in tokens; None without such layers."""
+    rope: Rope | None = None
+    """The scaling of rotary positions that was asked for; None: the config's own."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,9 @@ class Loaded:
     end_tokens: tuple[int, ...]
 
 
-def look(model: str | Path) -> Shape:
-    """Read and check the configuration of a model, which is given as to `resolve`; loads no
-    weights.
+def look(model: str | Path, rope: Rope | None = None) -> Shape:
+    """Read and check the configuration of a model, which is given as to `resolve`, and scale
+    its rotary positions by `rope`; loads no weights.
 
     Raises Missing without torch and transformers, BadInput for a folder without a model, an
     unsupported architecture, and positions that depend on the pieces in which a context is fed in.
@@ -99,8 +102,8 @@ def look(model: str | Path) -> Shape:
         raise BadInput(f"{layers} layers", where, AGAIN)
     transformers = library()
     parsed = attempt("config.json", where, transformers.AutoConfig.from_pretrained, LOCAL)
-    rope = getattr(parsed, "rope_parameters", None) or {}
-    for one in (rope, *rope.values()):  # of all layers, or of each kind
+    named = getattr(parsed, "rope_parameters", None) or {}
+    for one in (named, *named.values()):  # of all layers, or of each kind
         if isinstance(one, dict) and one.get("rope_type") in _ROPE_BY_LENGTH:
             raise BadInput(
                 f"rotary positions of type {one['rope_type']!r} depend on prefill chunks",
@@ -111,6 +114,8 @@ def look(model: str | Path) -> Shape:
         count = getattr(parsed, name, None)
         if type(count) is not int or count < 1:
             raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
+    if rope is not None:
+        rope.scale(parsed, where)
     heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
     if heads % groups:
         raise BadInput(f"{heads} query heads and {groups} KV heads", where, AGAIN)
@@ -124,6 +129,7 @@ def look(model: str | Path) -> Shape:
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
         window_tokens=_window(parsed, where),
+        rope=rope,
     )
 
 
@@ -149,6 +155,10 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         "ignore_mismatched_sizes": True,  # reported below
         "output_loading_info": True,
     }
+    if shape.rope is not None:
+        config = attempt("config.json", where, transformers.AutoConfig.from_pretrained, LOCAL)
+        shape.rope.scale(config, where)
+        options["config"] = config
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
     model, found = attempt("the model", where, load_weights, options)
     absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])

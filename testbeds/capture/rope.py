@@ -33,6 +33,8 @@ class Rope:
         """Change a transformers configuration in place: its rotary parameters and the context it
         takes. BadInput where it has no rotary positions, or has scaled ones already."""
         given = dict(getattr(config, "rope_parameters", None) or {})
+        if any(isinstance(one, dict) for one in given.values()):
+            raise BadInput("layers of two kinds rotate differently", where, "leave --rope out")
         if "rope_theta" not in given:
             raise BadInput("the model has no rotary positions", where, "leave --rope out")
         if given.get("rope_type", "default") != "default":
@@ -53,8 +55,10 @@ class Rope:
         config.max_position_embeddings = int(trained * self.factor)
 
 
-def parse_rope(text: str) -> Rope:
-    """`yarn:4` as a scaling. Raises BadInput otherwise."""
+def parse_rope(text: str) -> Rope | None:
+    """`yarn:4` as a scaling, "" as none. Raises BadInput otherwise."""
+    if not text:
+        return None
     kind, _, factor = text.partition(":")
     try:
         number = float(factor)

@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.model.identity import digest_of, files_of
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
 from offstage.testbeds.capture.draft_model import DraftModel
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
+from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.progress import Progress, Silent
 from offstage.testbeds.workloads.selections.scores_file import COLUMNS, Header, Session
 from offstage.testbeds.workloads.selections.scores_writer import (
@@ -62,6 +64,8 @@ class Options:
     threads: int | None = None
     """Torch threads on the CPU; None: torch's default."""
     row_group_bytes: int = ROW_GROUP_BYTES
+    rope: str = ""
+    """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     draft_model: Path | None = None
     """A second, smaller model with the same tokenizer, whose drafts replace early exit's."""
 
@@ -98,7 +102,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
     begun = time.monotonic()
     progress = progress or Silent()
     _check(options)
-    shape = look(options.model)
+    shape = look(options.model, parse_rope(options.rope))
     layers = parse_layers(options.layers, shape.layer_count)
     import torch
 
@@ -366,7 +370,8 @@ def _header(
     modes = ("teacher", "free") if options.mode == "both" else (options.mode,)
     # Equal contexts of one model have the same KV, whatever text follows.
     ids = hashlib.sha256(np.array(context, np.int64).tobytes()).hexdigest()
-    content = hashlib.sha256(f"{shape.config_sha256} {ids}".encode()).hexdigest()
+    weights = digest_of(files_of(str(shape.folder)), str(shape.folder)).digest
+    content = hashlib.sha256(f"{weights} {options.rope} {ids}".encode()).hexdigest()
     return Header(
         model=shape.name,
         config_sha256=shape.config_sha256,
@@ -396,6 +401,7 @@ def _header(
             "seed": options.seed,
             "temperature": options.temperature,
             "text": options.text.name,
+            **({"rope": options.rope} if options.rope else {}),
             **({"draft_model": options.draft_model.name} if options.draft_model else {}),
             **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
         },

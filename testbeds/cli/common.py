@@ -32,6 +32,7 @@ __all__ = [
     "Kernel",
     "OperatorSecretOption",
     "Outcome",
+    "RopeOption",
     "RuntimeDirOption",
     "TimeUnitOption",
     "TraceOption",
@@ -127,6 +128,12 @@ ClusterOption = Annotated[
     str,
     typer.Option(
         "--cluster", metavar="ADDRESS", help="address of a dask scheduler, tcp://host:port"
+    ),
+]
+RopeOption = Annotated[
+    str,
+    typer.Option(
+        "--rope", metavar="TYPE:FACTOR", help="scale rotary positions beyond the model's context"
     ),
 ]
 RuntimeDirOption = Annotated[

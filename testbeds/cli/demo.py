@@ -136,21 +136,16 @@ def demo(
     summary.json and report.html to --out and prints the table of runs. A comparison of the fullest
     run with models of other devices follows, in compare.html; its record stays in records/.
     """
-    from offstage.testbeds.cli.models import model_folder
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.demo import run
     from offstage.testbeds.live.demo_options import MODEL_ARMS
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
-    if model is None and (text is not None or ask is not None):
-        raise BadInput("nothing reads --text or --ask", "demo", "name a model with --model")
-    asked = {"document": text, "question": ask}
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
         {**(QUICK if quick else {}), **given},
-        **{name: value for name, value in asked.items() if value is not None},
-        model=model if model is None else model_folder(model),
+        **_asked(model, text, ask),
         out=out,
         trace=trace,
         time_unit=time_unit,
@@ -203,6 +198,19 @@ def _compare(out: Path, command: str, form: Format) -> None:
     page, _ = write_comparison(found, out)
     if form is Format.text:
         emit({}, form, Group("", console_table(found.columns), "", found.sentence, "", str(page)))
+
+
+def _asked(model: Path | None, text: Path | None, ask: str | None) -> dict[str, Path | str]:
+    """The demo's options about a model, which is fetched first."""
+    from offstage.testbeds.cli.models import model_folder
+
+    if model is None:
+        if text is not None or ask is not None:
+            raise BadInput("nothing reads --text or --ask", "demo", "name a model with --model")
+        return {}
+    given = {"document": text, "question": ask}
+    found: dict[str, Path | str] = {name: one for name, one in given.items() if one is not None}
+    return {**found, "model": model_folder(model)}
 
 
 def options_of(

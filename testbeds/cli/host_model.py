@@ -107,7 +107,8 @@ def run_model(
 def _tables(summary: "ModelSummary") -> Group:
     model, work = summary.model, summary.workload
     head = (
-        f"{model.name} ({model.architecture}, {model.dtype}) on "
+        f"{model.name} ({model.architecture}, {model.dtype}{', RoPE ' * bool(model.rope)}"
+        f"{model.rope}) on "
         f"{work.text}: {work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
         f"blocks of {work.block_tokens} tokens, {work.kernel} on {work.device}; "
         f"dense perplexity {summary.dense_perplexity:.3f}"

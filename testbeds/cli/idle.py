@@ -99,7 +99,7 @@ IDLE = (
     ),
     Idle(
         "host run",
-        ("text", "select_blocks", "pool_ratio", "dtype", "generate", "predict", "ahead"),
+        ("text", "select_blocks", "pool_ratio", "dtype", "rope", "generate", "predict", "ahead"),
         _lacks("model"),
         "without --model",
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.testbeds.cli.common import Dtype, Format, FormatOption, emit, table
+from offstage.testbeds.cli.common import Dtype, Format, FormatOption, RopeOption, emit, table
 from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.cli.progress import shown
 
@@ -69,6 +69,7 @@ def capture(
     threads: Annotated[
         int | None, typer.Option("--threads", help="CPU threads; default: all cores")
     ] = None,
+    rope: RopeOption = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Run a model over a text and record each block's score at every decode step.
@@ -94,6 +95,7 @@ def capture(
         temperature=temperature,
         seed=seed,
         threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+        rope=rope,
         draft_model=None if draft_model is None else model_folder(draft_model),
     )
     with shown(4 if mode is Mode.both else 3) as progress:

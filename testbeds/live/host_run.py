@@ -27,8 +27,9 @@ from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import GEOMETRIES
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
+from offstage.testbeds.live.model.results import PolicyKeys
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
-from offstage.testbeds.live.results import PolicyKeys, Provenance, RunResult, RunWorkload, Summary
+from offstage.testbeds.live.results import Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_lru, run_result
 from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written

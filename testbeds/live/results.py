@@ -14,15 +14,13 @@ from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note, gathered
 from offstage.bindings.stages import StageTimes
-from offstage.testbeds.live.model.results import ModelSummary
+from offstage.testbeds.live.model.results import ModelSummary, PolicyKeys
 from offstage.testbeds.machine import RunMachine
 from offstage.testbeds.workloads.requests.sessions import PlanAccount
 
-__all__ = ["CurvePoint", "PolicyKeys", "RunResult", "RunWorkload", "ShownTick", "Summary"]
+__all__ = ["CurvePoint", "RunResult", "RunWorkload", "ShownTick", "Summary"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
-PolicyKeys = dict[str, int | str | list[str]]
-"""The keys of `[policy]` as a daemon reports them."""
 
 
 class CurvePoint(msgspec.Struct, kw_only=True):

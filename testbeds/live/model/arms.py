@@ -16,6 +16,7 @@ from offstage.host.model.identity import digest_of, files_of
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.capture.model import load, look, prompt_tokens
+from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.model.options import ModelOptions
@@ -43,7 +44,7 @@ def run_arms(
     that wrote different texts."""
     options.check()
     progress.start("load the model", 1)
-    shape = look(options.model)
+    shape = look(options.model, parse_rope(options.rope))
     weights = digest_of(files_of(str(shape.folder)), str(shape.folder))
     loaded = load(shape, options.device, options.dtype)
     one = TextRun(options, loaded, weights, BLOCK_TOKENS, progress)

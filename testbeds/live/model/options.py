@@ -42,6 +42,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = "torch"
     device: str = "cpu"
     dtype: str = "auto"
+    rope: str = ""
+    """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     generate: bool = False
     """The model chooses the tokens after the context; otherwise they are the text's."""
     predict: bool = False

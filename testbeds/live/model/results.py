@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
 from offstage.host.decode.predicted import LayerAgreement
-from offstage.testbeds.live.results import PolicyKeys
 from offstage.testbeds.machine import Machine
 
 __all__ = [
@@ -18,11 +17,15 @@ __all__ = [
     "ModelMachine",
     "ModelPass",
     "ModelSummary",
+    "PolicyKeys",
     "Position",
     "TextWorkload",
     "TierUsed",
     "compared",
 ]
+
+PolicyKeys = dict[str, int | str | list[str]]
+"""The keys of `[policy]` as a daemon reports them."""
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -96,6 +99,8 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
     value_type: str
     layers: int
     config_sha256: str
+    rope: str
+    """Scaling of rotary positions beyond the config's; empty: none."""
     weights: str
     """Their digest."""
     weights_read: str

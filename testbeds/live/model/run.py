@@ -40,6 +40,7 @@ from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
+from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import (
@@ -72,7 +73,7 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     full."""
     options.check()
     options.arrays()
-    shape = look(options.model)
+    shape = look(options.model, parse_rope(options.rope))
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         progress.start("load the model", 1)
@@ -162,6 +163,7 @@ class TextRun:
                 value_type=geometry.value_type,
                 layers=shape.layer_count,
                 config_sha256=shape.config_sha256,
+                rope=options.rope,
                 weights=self.weights.digest,
                 weights_read=self.weights.cost(),
             ),
@@ -383,6 +385,7 @@ def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: 
         weights,
         {
             "config": loaded.shape.config_sha256,
+            "rope": options.rope,
             "dtype": loaded.dtype,
             "KV": geometry.value_type,
             "block_tokens": geometry.block_tokens,

@@ -56,7 +56,7 @@ def test_angles_are_those_of_a_config_that_names_the_scaling(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yarn", "yarn:", "yarn:1", "yarn:nan", "yarn:65", "dynamic:4", "yarn:4:2"]
+    "text", ["yarn", "yarn:", "yarn:1", "yarn:nan", "yarn:65", "dynamic:4", "yarn:4:2"]
 )
 def test_a_scaling_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--rope"):

@@ -94,7 +94,7 @@ def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
                     assert isinstance(reply, p.Error | p.Challenge), fields
                 elif kind is p.Detach and isinstance(reply, p.Ok):
                     control._line, challenge = control._connection.reach(WAIT_S)
-                    control._login(challenge)
+                    control._login(challenge, 0, 0)
                 elif who == "operator" and kind in (p.Drain, p.FabricOpen, p.FabricShut):
                     undo(control)
     with tier.control(p.OPERATOR) as operator:

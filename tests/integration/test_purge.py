@@ -195,8 +195,8 @@ def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) 
         assert stored(tier, "blue", 3) == 0
         for words, says in (
             (("green", "--all"), "no such tenant"),
-            (("red",), "how much"),
-            (("red", "--all", "--blocks", "3"), "how much"),
+            (("red",), "--blocks N"),
+            (("red", "--all", "--blocks", "3"), "--blocks N"),
         ):
             done = purge(tier, *words)
             assert done.returncode == 2 and says in done.stderr, done.stderr

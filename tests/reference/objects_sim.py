@@ -22,8 +22,8 @@ from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, P
 from offstage.bindings.keys import checksum
 from offstage.host.connectors import late as late_module
 from offstage.host.connectors import link as link_module
-from offstage.host.connectors import mover as mover_module
 from offstage.host.connectors import moves as moves_module
+from offstage.host.connectors import object_mover
 from offstage.host.connectors.moves import Chain, Kind
 from offstage.host.connectors.object_mover import Mover
 
@@ -452,8 +452,8 @@ def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
         worlds[-1].now_s += seconds
 
     clock = SimpleNamespace(monotonic=lambda: worlds[-1].now_s, sleep=sleep)
-    for module in (late_module, mover_module, moves_module):
+    for module in (late_module, object_mover, moves_module):
         monkeypatch.setattr(module, "time", clock)
     threads = SimpleNamespace(Thread=NoThread, Event=SimpleNamespace)
-    for module in (mover_module, link_module):
+    for module in (object_mover, link_module):
         monkeypatch.setattr(module, "threading", threads)

@@ -1,10 +1,10 @@
 """Shows a command's results: files, a table, headlines as JSON."""
 
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from offstage.bindings.notes import note_lines
@@ -83,7 +83,7 @@ def _answer(summary: "Summary") -> list[RenderableType]:
         return []
     parts: list[RenderableType] = [model_table(summary.model), "", model_sentence(summary.model)]
     for who, said in model_texts(summary.model):
-        parts += ["", Text(f"{summary.model.model.name} {who}:"), Padding(Text(said), (0, 2))]
+        parts += ["", Text(f"{summary.model.model.name} {who}:"), Text(indent(said, "  "))]
     return [*parts, ""]
 
 

@@ -139,10 +139,10 @@ def _answer(options: DemoOptions, bed: LocalBed, progress: Progress) -> ModelSum
         generate=True,
         command=options.command,
     )
-    storage = {"backend": "auto", "direct": True}
-    return run_arms(
-        asked, bed, storage, round(options.buffer_ratio * asked.selections[0]), progress
-    )
+    slots = round(options.buffer_ratio * asked.selections[0])
+    found = run_arms(asked, bed, {"backend": "auto", "direct": True}, slots, progress)
+    bed.store.unlink()  # the drawn sessions' blocks have another size
+    return found
 
 
 def _fill(

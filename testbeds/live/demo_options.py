@@ -41,7 +41,7 @@ ARMS = (
 
 MODEL_ARMS = (
     *ARMS[:3],
-    Arm("ema+predicted", ("ema",), "score", predicts=True),
+    Arm("window+predicted", ("window",), "score", predicts=True),
 )
 """The arms of a real model: one session, so that nothing is shared."""
 

@@ -6,7 +6,7 @@ would discard it. One thread. Can fail: RunFailed when the tier has lost a block
 wrote, since there is no other copy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,27 @@ class DenseKv:
                 last = self._pass(some, begin, logits=1)
                 advance(len(some))
             self.last_logits = last[-1].float().cpu().numpy()
+
+    def tensors(self) -> dict[str, Any]:
+        """The context's KV and last logits, for `restore`."""
+        import torch
+
+        found = {"logits": torch.from_numpy(self.last_logits)}
+        for number, layer in enumerate(self._cache.layers):
+            found |= {f"k{number}": layer.keys, f"v{number}": layer.values}
+        return {name: one.contiguous() for name, one in found.items()}
+
+    def restore(self, tensors: Mapping[str, Any], tokens: int) -> None:
+        """Take `tensors` of a context of `tokens` tokens in place of `prefill`."""
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self._model.config)
+        self._length = tokens
+        device = self._model.device
+        for number in range(self.geometry.layer_count):
+            keys, values = (tensors[f"{half}{number}"].to(device) for half in "kv")
+            self._cache.update(keys, values, number)
+        self.last_logits = tensors["logits"].numpy()
 
     def logits(self, tokens: Sequence[int]) -> Any:
         """Logits of each token after the context, float32 `[tokens, vocabulary]`."""

@@ -2,12 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_bed import model_of
 from tiny_models import save_text
 
+from offstage.host.transformer.dense import DenseKv
+from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli import run
+from offstage.testbeds.live.demo_options import MODEL_ARMS
+from offstage.testbeds.live.model.arms import run_arms
+from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.progress import Silent
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
@@ -16,10 +23,11 @@ SMALL = "demo --storage measured --sessions 1 --steps 4 --context-tokens 4096".s
 
 
 def test_every_arm_writes_the_same_text_and_has_its_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefetch changes how many demands are staged, and neither the text nor the number of demands.
     The table comes first, and the page has both texts."""
+    monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
     model, text = model_of(tmp_path, "llama"), save_text(tmp_path / "letters.txt", 1200)
     asked = ["--model", str(model), "--text", str(text), "--ask", "abc"]
     assert run([*SMALL, *asked, "--out", str(tmp_path / "out")]) == 0
@@ -37,6 +45,44 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
     page = (tmp_path / "out/report.html").read_text()
     assert page.index('id="model"') < page.index('id="runs"')
     assert page.count("<blockquote>") == 2
+
+
+def test_a_prompt_is_read_once_and_a_damaged_copy_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is what the model wrote the same from the kept prefill, and is a copy of other bytes, or of
+    another prompt, left unused?"""
+    monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
+    model, text = model_of(tmp_path, "llama"), save_text(tmp_path / "letters.txt", 1200)
+    reads: list[int] = []
+    read = DenseKv.prefill
+
+    def counted(kv: DenseKv, tokens: Any, piece: int, advance: Any) -> None:
+        reads.append(len(tokens))
+        read(kv, tokens, piece, advance)
+
+    monkeypatch.setattr(DenseKv, "prefill", counted)
+
+    def answer(ask: str) -> str:
+        asked = ModelOptions(
+            model=model, text=text, question=ask, steps=20, generate=True, pool_ratio=1.0
+        )
+        bed = LocalBed(tmp_path / "bed")
+        bed.clear()
+        bed.runtime.mkdir()
+        found = run_arms(asked, bed, {"backend": "posix"}, 64, Silent(), MODEL_ARMS[:1])
+        return found.passes[0].text + found.dense_text
+
+    first = answer("abc")
+    assert answer("abc") == first and len(reads) == 1
+    (kept,) = (tmp_path / "cache/prefill").glob("*/kv")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert answer("abc") == first and len(reads) == 2
+    kept.write_bytes(whole[:1000])
+    assert answer("abc") == first and len(reads) == 3
+    answer("abd")
+    assert len(reads) == 4 and len([*(tmp_path / "cache/prefill").glob("*/kv")]) == 1
 
 
 def test_a_question_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

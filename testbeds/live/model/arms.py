@@ -64,7 +64,7 @@ def run_arms(
         (link := tier.at(name="demo-model")).attached() as (control, fabric),
     ):
         one.attach(link, control, fabric)
-        one.prefill(tokens)
+        one.prefill(tokens, keep=True)
     passes: list[ModelPass] = []
     notes = []
     for arm in arms:

@@ -42,6 +42,7 @@ from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
+from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import (
     ModelIdentity,
@@ -200,13 +201,18 @@ class TextRun:
         """Blocks of a layer when the last token is decoded."""
         return self.geometry.block_count(len(self.tokens) + self.options.steps)
 
-    def prefill(self, tokens: list[int]) -> None:
-        """Read the context, and write the blocks that the tier lacks."""
+    def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
+        """Read the context, and write the blocks that the tier lacks. `keep`: from the user's
+        cache, and into it."""
         geometry, size = self.geometry, self.geometry.block_tokens
         self.tokens = tokens
         self.progress.start("prefill", len(tokens))
-        self.kv.prefill(tokens, self.options.prefill_piece, self.progress.advance)
         identities = [self._name_of([], ordinal) for ordinal in range(len(tokens) // size)]
+        if keep:
+            name, piece = f"{identities[-1]:032x}", self.options.prefill_piece
+            prefill_once(self.kv, name, tokens, piece, self.progress)
+        else:
+            self.kv.prefill(tokens, self.options.prefill_piece, self.progress.advance)
         handle = self.control.session_open(select_blocks=1)
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
         write = MissingWriter(self.fabric, handle, appended.stored_layers, geometry.layer_count)

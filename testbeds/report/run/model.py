@@ -75,7 +75,7 @@ def _title(found: ModelSummary) -> str:
     work = found.workload
     return (
         f"{found.model.name} on {work.text}, {work.context_tokens:,} tokens, "
-        f"{found.passes[0].select_blocks} blocks a layer"
+        f"{found.passes[0].select_blocks} blocks a layer, {found.tier.storage} (measured)"
     )
 
 

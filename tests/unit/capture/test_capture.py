@@ -1,5 +1,6 @@
 """Are the captured scores those of the model's own attention, for every architecture?"""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
 from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
 from offstage.testbeds.capture.run import Options, capture
 from offstage.testbeds.workloads.selections.scores_file import Step, open_capture
 
 torch = pytest.importorskip("torch", reason="needs the extra capture")
+safetensors = pytest.importorskip("safetensors.torch", reason="needs the extra capture")
 transformers = pytest.importorskip("transformers", reason="needs the extra capture")
 
 BLOCK = 8
@@ -190,6 +192,34 @@ def test_sampling_follows_the_seed(make_model: Any, text: Path, tmp_path: Path) 
         found.append(np.stack([one.scores[:, :, :16] for one in all_steps(out)[16:]]))
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
+
+
+def test_a_context_is_named_by_tokens_weights_and_rotation(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Sessions of one content share their blocks in the laboratory: is it another's where weights
+    or rotary positions differ under the same config?"""
+    model, other = make_model("llama"), tmp_path / "other"
+    shutil.copytree(model, other)
+    weights = safetensors.load_file(other / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    safetensors.save_file(weights, other / "model.safetensors", {"format": "pt"})
+
+    def content(folder: Path, **changes: Any) -> str:
+        done = capture(options(folder, text, tmp_path / "c.parquet", **changes))
+        return done.header.sessions[0].content
+
+    one = content(model)
+    assert content(model, steps=STEPS - 1) == one
+    assert len({one, content(other), content(model, rope="yarn:2")}) == 3
+
+
+def test_a_scaled_model_takes_a_longer_context(make_model: Any, text: Path, tmp_path: Path) -> None:
+    model = make_model("llama", max_position_embeddings=CONTEXT)
+    with pytest.raises(BadInput, match=f"the model supports {CONTEXT}"):
+        capture(options(model, text, tmp_path / "c.parquet"))
+    done = capture(options(model, text, tmp_path / "c.parquet", rope="yarn:2"))
+    assert done.header.parameters["rope"] == "yarn:2" and done.row_count > 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

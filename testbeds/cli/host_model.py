@@ -19,7 +19,7 @@ from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
     from offstage.host.endpoint import Endpoint
-    from offstage.testbeds.live.model.results import ModelPass, ModelSummary, Position
+    from offstage.testbeds.live.model_results import ModelPass, ModelSummary, Position
 
 __all__ = ["run_model"]
 

@@ -28,7 +28,7 @@ from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
-from offstage.testbeds.live.model.results import ModelSummary
+from offstage.testbeds.live.model_results import ModelSummary
 from offstage.testbeds.live.results import Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_reference, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses

@@ -27,7 +27,7 @@ from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import GEOMETRIES
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
-from offstage.testbeds.live.model.results import PolicyKeys
+from offstage.testbeds.live.model_results import PolicyKeys
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_lru, run_result

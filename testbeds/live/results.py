@@ -14,7 +14,7 @@ from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note, gathered
 from offstage.bindings.stages import StageTimes
-from offstage.testbeds.live.model.results import ModelSummary, PolicyKeys
+from offstage.testbeds.live.model_results import ModelSummary, PolicyKeys
 from offstage.testbeds.machine import RunMachine
 from offstage.testbeds.workloads.requests.sessions import PlanAccount
 

@@ -20,8 +20,8 @@ from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.results import ModelPass, ModelSummary
 from offstage.testbeds.live.model.run import TextRun
+from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.progress import Progress
 
 __all__ = ["BLOCK_TOKENS", "run_arms"]

@@ -44,7 +44,7 @@ from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.results import (
+from offstage.testbeds.live.model_results import (
     ModelIdentity,
     ModelMachine,
     ModelPass,

@@ -1,6 +1,6 @@
 """A real model's answer, once for each way to prefetch: a table and the two texts."""
 
-from offstage.testbeds.live.model.results import ModelPass, ModelSummary
+from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.tables import as_html

@@ -8,7 +8,7 @@ import pytest
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.watch.recorder import Lost
 from offstage.testbeds.live.checks import CHECKS, Check, found, refuse
-from offstage.testbeds.live.model.results import ModelPass
+from offstage.testbeds.live.model_results import ModelPass
 from offstage.testbeds.live.pod_figures import PodResult
 from offstage.testbeds.live.results import RunResult
 

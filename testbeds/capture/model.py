@@ -184,9 +184,12 @@ def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
     return ids, hashlib.sha256(raw).hexdigest()
 
 
-def prompt_tokens(loaded: Loaded, path: Path, question: str, block_tokens: int) -> list[int]:
+def prompt_tokens(
+    loaded: Loaded, path: Path, question: str, block_tokens: int, steps: int
+) -> list[int]:
     """A document and a question about it as the model's chat template has it, in whole blocks: as
-    many of the document's last tokens are left out. Raises as `text_tokens`."""
+    many of the document's last tokens are left out. Raises as `text_tokens`, and BadInput where the
+    prompt is shorter than a block, or leaves the model no room for `steps` tokens."""
     _, text = _text(path)
     document, ask = text.rstrip(), f"\n\n{question}"
     tokenizer = loaded.tokenizer
@@ -197,7 +200,22 @@ def prompt_tokens(loaded: Loaded, path: Path, question: str, block_tokens: int) 
         document, ask = begin, ask + end
     head = _ids(loaded, document, special=tokenizer.chat_template is None)
     tail = _ids(loaded, ask, special=False)
-    return head[: len(head) - (len(head) + len(tail)) % block_tokens] + tail
+    over = (len(head) + len(tail)) % block_tokens
+    if over > len(head):
+        raise BadInput(
+            f"a document of {len(head)} tokens", str(path), f"give one of {block_tokens} or more"
+        )
+    found = head[: len(head) - over] + tail
+    shape = loaded.shape
+    room = min(shape.tokens_max, shape.window_tokens or shape.tokens_max) - steps
+    if len(found) > room:
+        raise BadInput(
+            f"a prompt of {len(found):,} tokens and an answer of {steps}, but the model has room "
+            f"for {max(room, 0):,} of prompt",
+            str(path),
+            "give a shorter --text, or a model with a longer context",
+        )
+    return found
 
 
 def _text(path: Path) -> tuple[bytes, str]:

@@ -133,14 +133,14 @@ def _answer(options: DemoOptions, bed: LocalBed, progress: Progress) -> ModelSum
     asked = ModelOptions(
         model=options.model,
         text=options.document,
-        question=options.question,
         steps=ANSWER_TOKENS,
         pool_ratio=1.0,
         generate=True,
         command=options.command,
     )
     slots = round(options.buffer_ratio * asked.selections[0])
-    found = run_arms(asked, bed, {"backend": "auto", "direct": True}, slots, progress)
+    disk = {"backend": "auto", "direct": True}
+    found = run_arms(asked, options.question, bed, disk, slots, progress)
     bed.store.unlink()  # the drawn sessions' blocks have another size
     return found
 

@@ -20,6 +20,7 @@ pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
 
 SMALL = "demo --storage measured --sessions 1 --steps 4 --context-tokens 4096".split()
+LONG = {"max_position_embeddings": 2048}
 
 
 def test_every_arm_writes_the_same_text_and_has_its_figures(
@@ -28,7 +29,7 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
     """Prefetch changes how many demands are staged, and neither the text nor the number of demands.
     The table comes first, and the page has both texts."""
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
-    model, text = model_of(tmp_path, "llama"), save_text(tmp_path / "letters.txt", 1200)
+    model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
     asked = ["--model", str(model), "--text", str(text), "--ask", "abc"]
     assert run([*SMALL, *asked, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
@@ -53,7 +54,7 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
     """Is what the model wrote the same from the kept prefill, and is a copy of other bytes, or of
     another prompt, left unused?"""
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
-    model, text = model_of(tmp_path, "llama"), save_text(tmp_path / "letters.txt", 1200)
+    model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
     reads: list[int] = []
     read = DenseKv.prefill
 
@@ -64,13 +65,11 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
     monkeypatch.setattr(DenseKv, "prefill", counted)
 
     def answer(ask: str) -> str:
-        asked = ModelOptions(
-            model=model, text=text, question=ask, steps=20, generate=True, pool_ratio=1.0
-        )
+        asked = ModelOptions(model=model, text=text, steps=20, generate=True, pool_ratio=1.0)
         bed = LocalBed(tmp_path / "bed")
         bed.clear()
         bed.runtime.mkdir()
-        found = run_arms(asked, bed, {"backend": "posix"}, 64, Silent(), MODEL_ARMS[:1])
+        found = run_arms(asked, ask, bed, {"backend": "posix"}, 64, Silent(), MODEL_ARMS[:1])
         return found.passes[0].text + found.dense_text
 
     first = answer("abc")
@@ -83,6 +82,25 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
     assert answer("abc") == first and len(reads) == 3
     answer("abd")
     assert len(reads) == 4 and len([*(tmp_path / "cache/prefill").glob("*/kv")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("letters", "line"), [(5, "document of"), (5000, "shorter --text"), (None, "text file")]
+)
+def test_a_document_that_is_no_prompt_is_one_line(
+    letters: int | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is a document refused, before a daemon starts, that is too short for a block, too long for
+    the model, or not there?"""
+    model = model_of(tmp_path, "llama", **LONG)
+    text = tmp_path / "letters.txt"
+    if letters is not None:
+        save_text(text, letters)
+    asked = ["--model", str(model), "--text", str(text), "--ask", "ab"]
+    assert run([*SMALL, *asked, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert line in said and str(text) in said
+    assert not [*tmp_path.glob("out/**/*.log")]
 
 
 def test_a_question_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import RunFailed
-from offstage.host.model.identity import digest_of, files_of
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
-from offstage.testbeds.capture.model import load, look, prompt_tokens
+from offstage.testbeds.capture.model import look, prompt_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.run import TextRun
+from offstage.testbeds.live.model.run import TextRun, load_known
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.progress import Progress
 
@@ -31,24 +30,22 @@ BLOCK_TOKENS = 16
 
 def run_arms(
     options: ModelOptions,
+    question: str,
     bed: LocalBed,
     storage: Mapping[str, Any],
     buffer_blocks: int,
     progress: Progress,
     arms: Sequence[Arm] = MODEL_ARMS,
 ) -> ModelSummary:
-    """Decode the answer with each of `arms`. `storage`: keys of the daemons' `[storage]`;
-    `buffer_blocks`: staging slots of a layer.
+    """Decode the answer to a question about the text with each of `arms`. `storage`: keys of the
+    daemons' `[storage]`; `buffer_blocks`: staging slots of a layer.
 
     Raises BadInput for options, model and text, RunFailed for a daemon that fails and for arms
     that wrote different texts."""
     options.check()
-    progress.start("load the model", 1)
-    shape = look(options.model, parse_rope(options.rope))
-    weights = digest_of(files_of(str(shape.folder)), str(shape.folder))
-    loaded = load(shape, options.device, options.dtype)
+    loaded, weights = load_known(look(options.model, parse_rope(options.rope)), options, progress)
     one = TextRun(options, loaded, weights, BLOCK_TOKENS, progress)
-    tokens = prompt_tokens(loaded, options.text, options.question, BLOCK_TOKENS)
+    tokens = prompt_tokens(loaded, options.text, question, BLOCK_TOKENS, options.steps)
     sizes = DaemonSizes(
         payload_bytes=one.geometry.block_bytes(0),
         layers=one.geometry.layer_count,

@@ -27,8 +27,6 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Path
     text: Path
-    question: str = ""
-    """Asked about the text in the model's chat template; the model then writes the answer."""
     steps: Annotated[int, within(1, 100_000)] = 128
     context_tokens: int | None = None
     """None: the longest context that leaves room for the steps in the text and the model."""

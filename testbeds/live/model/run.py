@@ -39,7 +39,7 @@ from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.beds.status import counters_since, device_counters
-from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
+from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.kept_prefill import prefill_once
@@ -65,7 +65,7 @@ from offstage.testbeds.live.vacuous import (
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
-__all__ = ["TextRun", "decode_text", "run"]
+__all__ = ["TextRun", "decode_text", "load_known", "run"]
 
 
 def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSummary:
@@ -77,18 +77,24 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     shape = look(options.model, parse_rope(options.rope))
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
-        progress.start("load the model", 1)
-        weights = digest_of(files_of(str(shape.folder)), str(shape.folder))
-        progress.note(weights.cost())
-        loaded = load(shape, options.device, options.dtype)
-        if not weights.unchanged():
-            raise BadInput(
-                "the model changed while it was loaded",
-                str(shape.folder),
-                "start again when it is complete",
-            )
+        loaded, weights = load_known(shape, options, progress)
         tokens, _ = text_tokens(loaded, options.text)
         return decode_text(options, loaded, weights, tokens, link, control, fabric, progress)
+
+
+def load_known(shape: Shape, options: ModelOptions, progress: Progress) -> tuple[Loaded, Weights]:
+    """The model, and the digest of the weights that were loaded. Raises BadInput as `load`, and
+    for weights that changed meanwhile."""
+    progress.start("load the model", 1)
+    where = str(shape.folder)
+    weights = digest_of(files_of(where), where)
+    progress.note(weights.cost())
+    loaded = load(shape, options.device, options.dtype)
+    if not weights.unchanged():
+        raise BadInput(
+            "the model changed while it was loaded", where, "start again when it is complete"
+        )
+    return loaded, weights
 
 
 def decode_text(

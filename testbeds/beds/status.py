@@ -6,62 +6,24 @@ import msgspec
 
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.stages import StageTimes
+from offstage.dpu.protocol.status import DeviceReport, WearFigures
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 
-__all__ = [
-    "DeviceStatus",
-    "Wear",
-    "counters_since",
-    "device_counters",
-    "device_status",
-    "stages",
-    "wear",
-]
-
-
-class StorageCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the medium."""
-
-    reads: int
-    writes: int
-    emulation_late: int
-    emulation_late_ns_sum: int
-
-
-class Wear(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written to the daemon's drive since its start (dpu/economics/wear.py). None: the
-    figure is unknown to the daemon."""
-
-    host_bytes: int
-    drive_bytes: int
-    drive_writes_per_day: float | None
-    life_years: float | None
-
-
-class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The device's counters that a run needs, from the daemon's start."""
-
-    busy_ns: int
-    idle_ns: int
-    sleep_ns: int
-    paced: int
-    paced_late: int
-    storage: StorageCounters
-    wear: Wear
-
+__all__ = ["counters_since", "device_counters", "device_status", "stages", "wear"]
 
 REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns", "paced", "paced_late")
+STORAGE_COUNTERS = ("reads", "writes", "emulation_late", "emulation_late_ns_sum")
 
 
-def device_status(endpoint: Endpoint) -> DeviceStatus:
-    """The device's counters, which a daemon shows only to its operator. BadInput if the
-    operator's secret is not readable: it is on the daemon's machine, for the daemon's user."""
+def device_status(endpoint: Endpoint) -> DeviceReport:
+    """The device as a daemon reports it to its operator alone. BadInput if the operator's secret
+    is not readable: it is on the daemon's machine, for the daemon's user."""
     with endpoint.operator.control(heartbeat=False) as control:
-        return msgspec.convert(control.status()["device"], DeviceStatus)
+        return msgspec.convert(control.status()["device"], DeviceReport)
 
 
-def wear(endpoint: Endpoint) -> Wear | None:
+def wear(endpoint: Endpoint) -> WearFigures | None:
     """The drive's wear; None if this user is not the daemon's operator."""
     try:
         return device_status(endpoint).wear
@@ -77,7 +39,7 @@ def device_counters(endpoint: Endpoint) -> dict[str, int] | None:
     except OffstageError:
         return None
     counters = {name: getattr(status, name) for name in REACTOR_COUNTERS}
-    return counters | msgspec.structs.asdict(status.storage)
+    return counters | {name: getattr(status.storage, name) for name in STORAGE_COUNTERS}
 
 
 def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, StageTimes]:

@@ -8,7 +8,7 @@ baselines.
 
 from typing import NamedTuple
 
-from offstage.testbeds.beds.status import Wear
+from offstage.dpu.protocol.status import WearFigures
 
 __all__ = ["Written", "run_wear", "written"]
 
@@ -20,7 +20,7 @@ class Written(NamedTuple):
     drive_bytes: int
 
 
-def written(before: Wear | None, after: Wear | None) -> Written | None:
+def written(before: WearFigures | None, after: WearFigures | None) -> Written | None:
     """What was written in between; None if either reading is unknown."""
     if before is None or after is None:
         return None
@@ -28,7 +28,7 @@ def written(before: Wear | None, after: Wear | None) -> Written | None:
 
 
 def run_wear(
-    hits: int, prefilled: Written | None, decoded: Written | None, after: Wear | None
+    hits: int, prefilled: Written | None, decoded: Written | None, after: WearFigures | None
 ) -> dict[str, float | None]:
     """The figures of a run with `hits` demands on time; {} if they are not known. None for a
     figure whose divisor is zero."""

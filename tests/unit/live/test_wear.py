@@ -1,11 +1,11 @@
 """Are a run's bytes those between two polls of its daemon, prefill's included?"""
 
-from offstage.testbeds.beds.status import Wear
+from offstage.dpu.protocol.status import WearFigures
 from offstage.testbeds.live.wear import Written, run_wear, written
 
 
-def look(host: int, drive: int) -> Wear:
-    return Wear(host_bytes=host, drive_bytes=drive, drive_writes_per_day=0.5, life_years=None)
+def look(host: int, drive: int) -> WearFigures:
+    return WearFigures(host_bytes=host, drive_bytes=drive, hits=0, drive_writes_per_day=0.5)
 
 
 def test_a_run_has_what_prefill_and_decode_wrote() -> None:

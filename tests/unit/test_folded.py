@@ -1,4 +1,4 @@
-"""Does a table in a narrow terminal show every column, and no cell cut?"""
+"""Does a table in a narrow terminal show every column, without cutting a cell?"""
 
 import io
 
@@ -65,7 +65,7 @@ HOSTILE = "a\x1b[2J\u202eb\x07\r\u2028"
 def test_a_name_from_outside_acts_on_no_terminal_and_no_page(
     kept: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a name with escapes and turns of direction shown as text, wherever names are shown?"""
+    """Escapes and bidirectional controls in a name are shown as text, wherever it is printed."""
     if kept == "text":
         emit({}, Format.text, f"{HOSTILE}\nnext")
     elif kept == "table":

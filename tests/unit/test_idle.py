@@ -1,4 +1,4 @@
-"""Options that can have no effect: is each refused by name, in one line, before anything runs?"""
+"""Is every option that can have no effect refused by name, in one line, before anything runs?"""
 
 import tarfile
 from collections import Counter
@@ -99,8 +99,7 @@ def test_what_has_no_effect_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of each row of the table and each of its options: one line that names it, exit code 2, and
-    nothing is made."""
+    """Each option of each row of the table: one line that names it, exit code 2, and no file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OFFSTAGE_MODELS", raising=False)
     (tmp_path.parent / "selections.jsonl").write_text(SELECTIONS)
@@ -119,7 +118,7 @@ def test_what_has_no_effect_is_refused_by_name(
 def test_an_option_that_has_an_effect_or_was_not_given_is_not_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Defaults are not explicit requests; and options count if the ones they need are set."""
+    """Defaults are not explicit requests; options count if the ones they need are set."""
     nobody = ["host", "run", "--endpoint", "tcp://127.0.0.1:9", "--timeout", "10ms"]
     for words in (
         [],
@@ -153,14 +152,14 @@ def test_nothing_is_refused_that_counts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each fails for another reason than its options."""
+    """Each command fails for another reason than its options."""
     monkeypatch.chdir(tmp_path)
     assert run(words) != 0
     assert "no effect" not in capsys.readouterr().err
 
 
 def test_a_seed_counts_where_requests_are_drawn(tmp_path: Path) -> None:
-    """By the file's own content, so for a format that is found as for one that is said."""
+    """The file's content decides, so a detected format counts like a given one."""
     rates = tmp_path / "x" / "a-trace.csv"
     rates.parent.mkdir()
     rates.write_text("600,2.0,1.0,Gamma,1.0,0.5\n")
@@ -173,7 +172,7 @@ def test_a_seed_counts_where_requests_are_drawn(tmp_path: Path) -> None:
 def test_a_link_that_is_up_takes_no_other_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the run can know it: the bed was made with a rate of its own."""
+    """Only the run can tell, since the bed was made with its own rate."""
     monkeypatch.setattr(here, "find", lambda out: SimpleNamespace(bed="netns"))
     assert run(["testbed", "run", "netns", "--rate", "1gbit", "--out", str(tmp_path)]) == 2
     assert "the testbed is up already" in capsys.readouterr().err

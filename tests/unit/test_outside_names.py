@@ -1,6 +1,6 @@
-"""Is a name from outside shown as text in every command that prints it, never as our markup?
+"""Does every command show a name from outside as text, never as our markup?
 
-In a terminal with colours: a name that opens a style, closes one that is not open, names an emoji
+In a terminal with colours, a name that opens a style, closes one that is not open, names an emoji
 or has an escape sequence of its own is shown as written, its control characters as numbers.
 """
 
@@ -23,7 +23,7 @@ from offstage.testbeds.cli.common import Format, emit, table
 from offstage.testbeds.cli.progress import Live, Plain, bars_of
 
 NAME = "[red]\x1b[31m:smile:[zap"
-CLOSED = "[/][/red]:smile:[red]"  # what is no name of a file
+CLOSED = "[/][/red]:smile:[red]"  # not valid as a file name
 
 
 def mooncake(folder: Path) -> Path:
@@ -110,7 +110,7 @@ def test_a_command_prints_a_name_as_it_was_written(
 
 
 def plain(text: str) -> str:
-    """Without the colours that rich gave it."""
+    """The text without rich's colours."""
     return Text.from_ansi(text).plain
 
 

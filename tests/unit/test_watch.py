@@ -21,7 +21,7 @@ def look(read: int, wanted: int) -> Look:
 
 
 def test_read_amplification_is_of_the_interval() -> None:
-    """Of the reads since the last poll; none without granules, or after a reset."""
+    """It covers the reads since the last poll; none without granules, or after a reset."""
     row = _between(look(5000, 4000), look(8000, 6000), 1.0)
     assert row.read_amplification == 1.5 and _shown(row)["over"] == "1.50"
     for before, after in ((look(0, 0), look(900, 0)), (look(9, 9), look(0, 0))):

@@ -1,4 +1,4 @@
-"""Folders of tiny models, each made once, and a text for them."""
+"""Tiny models, each made once, and a text for them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ MakeModel = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
-    """`make_model(architecture, **config)`: the folder of a model in float32."""
+    """`make_model(architecture, **config)` returns the folder of a float32 model."""
     pytest.importorskip("torch", reason="needs the extra capture")
     pytest.importorskip("transformers", reason="needs the extra capture")
     made: dict[str, Path] = {}
@@ -29,5 +29,5 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text of 500 letters, which is as many tokens."""
+    """A text of 500 letters, one token each."""
     return save_text(tmp_path_factory.mktemp("text") / "letters.txt")

@@ -1,4 +1,4 @@
-"""Are the captured scores those of the model's own attention, for every architecture?"""
+"""Do the captured scores match the model's own attention, for every architecture?"""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ STEPS = 12
 
 
 def options(model: Path, text: Path, out: Path, **changes: Any) -> Options:
-    """A short capture; arguments override its options."""
+    """Options of a short capture; keyword arguments override them."""
     return Options(
         **{
             "model": model,
@@ -45,8 +45,8 @@ def all_steps(path: Path, session: int = 0, score: str = "mass") -> list[Step]:
 
 
 class Seen:
-    """Queries, keys and attention weights of every layer, over the whole sequence at once, from
-    the library's own eager attention: nothing of ours has a part in it."""
+    """Queries, keys and attention weights of every layer over the whole sequence, computed by the
+    library's own eager attention, without our code."""
 
     def __init__(self, folder: Path, ids: list[int]) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -71,7 +71,7 @@ class Seen:
         np.testing.assert_allclose(self.logits, seen.logits[0].numpy(), rtol=1e-3, atol=1e-3)
 
     def blocks(self, position: int) -> list[tuple[int, int]]:
-        """First and last + 1 token of the blocks that exist at a position."""
+        """First and last + 1 token of each block that exists at a position."""
         return [(at, min(at + BLOCK, position + 1)) for at in range(0, position + 1, BLOCK)]
 
     def mass(self, layer: int, position: int) -> npt.NDArray[Any]:
@@ -90,8 +90,8 @@ class Seen:
 def test_scores_are_those_of_eager_attention(
     architecture: str, make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Mass is the eager weights summed by block, mean key is q.k averaged by block, and Quest is
-    above every q.k of its block, in each window, step, layer and group."""
+    """In every window, step, layer and group, mass is the eager weights summed by block, mean key
+    is q.k averaged by block, and Quest is at least every q.k of its block."""
     folder = make_model(architecture)
     out = tmp_path / "a.parquet"
     capture(options(folder, text, out))
@@ -122,7 +122,7 @@ def test_scores_are_those_of_eager_attention(
 def test_quest_is_the_bound_of_the_least_and_greatest_keys(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """The bound is tight: not any number above, but that of the two keys, per channel."""
+    """The bound is tight: exactly that of the channel-wise least and greatest keys."""
     folder = make_model("qwen2")
     out = tmp_path / "a.parquet"
     capture(options(folder, text, out))
@@ -141,7 +141,7 @@ def test_quest_is_the_bound_of_the_least_and_greatest_keys(
 def test_pieces_of_the_prefill_make_no_difference(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Any cut of the context gives the same scores, up to the order in which floats are added."""
+    """However the context is cut, the scores are equal up to the order of float additions."""
     folder = make_model("glm4")
     long = {"context_tokens": 400, "steps": 4}
     found = []
@@ -160,8 +160,8 @@ def test_pieces_of_the_prefill_make_no_difference(
 def test_free_and_teacher_part_at_the_first_sampled_token(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Both begin with the same prefill; the free one is the model's own greedy continuation; each
-    is the same as when it is captured alone."""
+    """Both modes share one prefill; the free one follows the model's greedy continuation; each
+    equals a capture of that mode alone."""
     folder = make_model("llama")
     both, free, teacher = (tmp_path / f"{name}.parquet" for name in ("both", "free", "teacher"))
     for out in (both, free, teacher):
@@ -177,13 +177,13 @@ def test_free_and_teacher_part_at_the_first_sampled_token(
     ids, _ = text_tokens(load(look(folder)), text)
     with torch.no_grad():
         logits = model(torch.tensor([ids[:400]])).logits[0, -1]
-    logits[2] = -torch.inf  # the end of the text is never sampled
+    logits[2] = -torch.inf  # the end-of-text token is never sampled
     seen = Seen(folder, [*ids[:400], int(logits.argmax())])
     np.testing.assert_allclose(pairs[32][1].scores[1], seen.mass(1, 400), rtol=2e-3, atol=2e-4)
 
 
 def test_sampling_follows_the_seed(make_model: Any, text: Path, tmp_path: Path) -> None:
-    """At a temperature, equal seeds give equal files' scores, and others differ."""
+    """At a temperature above 0, equal seeds give equal scores and different seeds do not."""
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         out = tmp_path / f"{name}.parquet"
@@ -197,8 +197,8 @@ def test_sampling_follows_the_seed(make_model: Any, text: Path, tmp_path: Path) 
 def test_a_context_is_named_by_tokens_weights_and_rotation(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Sessions of one content share their blocks in the laboratory: is it another's where weights
-    or rotary positions differ under the same config?"""
+    """Sessions with one content share blocks in the laboratory, so other weights or rotary
+    positions under the same config must give another content."""
     model, other = make_model("llama"), tmp_path / "other"
     shutil.copytree(model, other)
     weights = safetensors.load_file(other / "model.safetensors")
@@ -224,8 +224,8 @@ def test_a_scaled_model_takes_a_longer_context(make_model: Any, text: Path, tmp_
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_stays_near(dtype: str, make_model: Any, text: Path, tmp_path: Path) -> None:
-    """The model rounds, the scores do not add to it: mass is a distribution, and near that in
-    float32, where the first layer's keys come from embeddings and one matrix."""
+    """The scores add no error to the model's rounding: mass sums to 1, and is close to float32 in
+    the first layer, whose keys depend only on embeddings and one matrix."""
     folder = make_model("qwen3")
     half, whole = tmp_path / "half.parquet", tmp_path / "whole.parquet"
     capture(options(folder, text, half, dtype=dtype))
@@ -239,7 +239,7 @@ def test_half_precision_stays_near(dtype: str, make_model: Any, text: Path, tmp_
 
 
 def test_scores_that_overflow_end_the_run(make_model: Any, text: Path, tmp_path: Path) -> None:
-    """Weights that float16 cannot multiply: one line that names the layer, and no file."""
+    """Weights that overflow float16 give one line that names the layer, and no file."""
     source, folder, out = make_model("llama"), tmp_path / "model", tmp_path / "a.parquet"
     model = transformers.AutoModelForCausalLM.from_pretrained(source)
     with torch.no_grad():
@@ -252,7 +252,7 @@ def test_scores_that_overflow_end_the_run(make_model: Any, text: Path, tmp_path:
 
 
 def test_layers_can_be_left_out(make_model: Any, text: Path, tmp_path: Path) -> None:
-    """The layers that are recorded have the scores that they have among all."""
+    """The recorded layers have the same scores as in a capture of all layers."""
     folder = make_model("llama", num_hidden_layers=4)
     whole, part = tmp_path / "whole.parquet", tmp_path / "part.parquet"
     capture(options(folder, text, whole))
@@ -266,7 +266,7 @@ def test_layers_can_be_left_out(make_model: Any, text: Path, tmp_path: Path) -> 
 def test_what_waits_does_not_grow_with_the_capture(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """With ten times the steps, each row group is written as it fills: at most a row group and a
+    """Row groups are written as they fill: with ten times the steps, at most one row group and one
     step are buffered."""
     folder = make_model("llama")
     limit_bytes = 4096
@@ -281,8 +281,8 @@ def test_what_waits_does_not_grow_with_the_capture(
 
 
 def test_attention_is_never_materialised(make_model: Any) -> None:
-    """No tensor of a prefill pass has heads x queries x keys elements: the largest that SDPA is
-    given is a few hundred rows of mask."""
+    """No tensor of a prefill pass has heads x queries x keys elements: SDPA gets a mask of a few
+    hundred rows at most."""
     folder = make_model("llama")
     loaded = load(look(folder))
     cache, hook = KvCache(2, 512), Hook((0, 1), BLOCK, 512)

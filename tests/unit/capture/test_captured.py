@@ -1,4 +1,4 @@
-"""Is a captured file a workload of the lab: shapes, order, repeatability, and the right choice?"""
+"""Does a captured file work as a workload of the lab: shapes, order, repeatability, selection?"""
 
 import itertools
 from pathlib import Path
@@ -29,7 +29,7 @@ SELECTORS = ("mass", "quest", "mean_key")
 
 
 def sessions() -> tuple[Session, ...]:
-    """Two that share a prefix, and one that shares its continuation with the second."""
+    """Two sessions that share a prefix, and a third that continues like the second."""
 
     def one(**own: Any) -> Session:
         context_tokens = CONTEXT_BLOCKS * BLOCK
@@ -45,7 +45,7 @@ def sessions() -> tuple[Session, ...]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three sessions of random scores: mass spans the range of float16, the others have signs."""
+    """A file of three sessions with random scores: mass spans float16, the others are signed."""
     out = tmp_path_factory.mktemp("captured") / "a.parquet"
     header = Header(
         model="m",
@@ -67,14 +67,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for session in range(3):
             for step in range(-WINDOWS, STEPS):
                 full = CONTEXT_BLOCKS + 1 + step if step < 0 else CONTEXT_BLOCKS + step // BLOCK
-                # One session counts the block that decode fills, as a model's does.
+                # One session includes the block that decode fills, as a capture of a model does.
                 shape = (LAYERS, GROUPS, full + (session == 1 and step >= 0))
                 mass = np.exp2(random.uniform(-26, 0, shape)).astype(np.float16)
                 signed = random.normal(3, 5, (2, *shape)).astype(np.float16)
                 both = {"quest": signed[0], "mean_key": signed[1]}
                 predicted = np.roll(mass, 1, axis=2)
-                predicted[2] = 0  # a layer that is not predicted, as by its source
-                predicted[0, :, 0] = 0  # and a block without any mass
+                predicted[2] = 0  # a layer without predictions of its own
+                predicted[0, :, 0] = 0  # a block without any mass
                 writer.step(session, step, {"mass": mass, **both, PREDICTED + "mass": predicted})
     return out
 
@@ -84,7 +84,7 @@ def open_workload(path: Path, **changes: Any) -> CapturedWorkload:
 
 
 def gathered(workload: Workload, session: int, steps: int) -> tuple[Any, Any]:
-    """All of a session, from slabs of this many steps."""
+    """Selections and scores of a whole session, read in slabs of `steps` steps."""
     slabs = list(workload.slabs(session, steps))
     assert [slab.first_step for slab in slabs] == list(range(0, STEPS, steps))
     assert all(slab.session == session and slab.draft is None for slab in slabs)
@@ -96,7 +96,7 @@ def gathered(workload: Workload, session: int, steps: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_slabs_have_one_shape_whatever_their_size(path: Path, selector: str) -> None:
-    """Twice, and in any number of steps at a time: the same bytes, in the contract's types."""
+    """Repeated reads, in slabs of any size, give the same values in the contract's types."""
     workload = open_workload(path, selector=selector)
     blocks = CONTEXT_BLOCKS + (STEPS - 1) // BLOCK
     for session, info in enumerate(workload.sessions):
@@ -111,8 +111,8 @@ def test_slabs_have_one_shape_whatever_their_size(path: Path, selector: str) -> 
 
 
 def test_what_is_predicted_is_on_the_scale_of_what_selects(path: Path) -> None:
-    """The layer's own scores of the block before, as the file has them; layers as their source,
-    blocks without any mass above those that are not written; only of the score that has them."""
+    """Predictions are mapped like the layer's own scores: a layer with a source uses the source's,
+    a block without mass ranks above unwritten ones. Other scores have none."""
     workload = open_workload(path)
     assert workload.predicts and not open_workload(path, selector="quest").predicts
     for session, info in enumerate(workload.sessions):
@@ -137,8 +137,8 @@ def test_what_is_predicted_is_on_the_scale_of_what_selects(path: Path) -> None:
 def test_selection_is_sinks_window_and_the_best_of_the_rest(
     path: Path, k: int, sinks: int, window: int, selector: str, pool: str, session: int
 ) -> None:
-    """Against sorting by hand; a layer with a source uses the source's; the block that is being
-    filled is never selected, and unwritten blocks score 0."""
+    """Compared with a plain sort: a layer with a source uses the source's scores, the block that is
+    being filled is never selected, and unwritten blocks score 0."""
     settings = {"selector": selector, "sink_blocks": sinks, "window_blocks": window, "pool": pool}
     if k < sinks + window:
         with pytest.raises(BadInput, match="select at least as many"):
@@ -164,7 +164,7 @@ def test_selection_is_sinks_window_and_the_best_of_the_rest(
 
 
 def test_the_map_of_mass_is_fixed_and_finer_than_float16(path: Path) -> None:
-    """1 + 65534 (24 + log2 m) / 24: values that differ in float16 from 2^-14 on stay different."""
+    """1 + 65534 (24 + log2 m) / 24: distinct float16 values from 2^-14 up stay distinct."""
     workload = open_workload(path)
     _, scores = gathered(workload, 0, 16)
     for one in open_capture(path).steps(0, "mass", 0, STEPS):
@@ -179,7 +179,7 @@ def test_the_map_of_mass_is_fixed_and_finer_than_float16(path: Path) -> None:
 
 
 def test_prefill_gives_the_last_windows(path: Path) -> None:
-    """Oldest first, as wide as a slab, on the same scale, 0 where a block was not yet written."""
+    """Windows come oldest first, as wide as a slab, on the same scale; unwritten blocks are 0."""
     workload = open_workload(path)
     found = workload.prefill(1)
     assert found is not None and found.dtype == np.uint16
@@ -190,7 +190,7 @@ def test_prefill_gives_the_last_windows(path: Path) -> None:
 
 
 def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
-    """Sessions 0 and 1 share six blocks; 1 and 2 share later names, and so their contents."""
+    """Sessions 0 and 1 share six blocks; 1 and 2 share the names, and so the contents, after."""
     a, b, c = (one.contents for one in open_workload(path).sessions)
     assert a.shape == (CONTEXT_BLOCKS, 2) and a.dtype == np.uint64
     assert [bool((a[i] == b[i]).all()) for i in range(10)] == [True] * 6 + [False] * 4
@@ -201,8 +201,8 @@ def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
 
 
 def test_reading_holds_one_row_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the next row group is read, the previous one's steps have been returned: one row group
-    of predictions is held with one of the layers' own scores."""
+    """A row group's steps are returned before the next one is read: at most one row group of scores
+    and one of predictions are held."""
     import pyarrow.parquet as pq
 
     events: list[str] = []
@@ -236,7 +236,7 @@ def test_settings_that_do_not_fit_are_refused(
 
 
 def test_overlap_counts_what_is_selected_again(path: Path) -> None:
-    """Against sets: blocks of a step's selection that the step before had too."""
+    """Compared with sets: the share of a step's blocks that the previous step selected too."""
     workload = CapturedWorkload(path, 2, sink_blocks=0, window_blocks=0)
     selected, _ = gathered(workload, 0, 16)
     rates = [

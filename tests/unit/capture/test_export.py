@@ -1,4 +1,4 @@
-"""Is a generated workload that went through a file still the same workload?"""
+"""Does a generated workload stay the same after a round trip through a file?"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ OPTIONS = GeneratedOptions(
 
 
 def test_a_file_replays_the_workload(tmp_path: Path) -> None:
-    """Are sessions, turns and sharing kept, and selections as far as float16 tells scores apart?"""
+    """Sessions, turns and sharing are kept, and selections up to what float16 distinguishes."""
     workload = GeneratedWorkload(OPTIONS)
     path = tmp_path / "a.parquet"
     export(workload, path)
@@ -57,7 +57,7 @@ def test_a_file_replays_the_workload(tmp_path: Path) -> None:
             assert len(np.intersect1d(a, b)) >= 39
         windows = read.prefill(session)
         assert windows is not None and windows.shape[:2] == (32, 4)
-        # Scores are other numbers, logarithms of float16, in the same order.
+        # Scores become logarithms in float16: other numbers in the same order.
         pairs = zip(windows[-1], workload.prefill(session)[-1], strict=True)
         assert all(np.corrcoef(x[1:300], y[1:])[0, 1] > 0.999 for x, y in pairs)
 
@@ -65,7 +65,7 @@ def test_a_file_replays_the_workload(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Are a file too large, granules and a command without a task one line each?"""
+    """A file that is too large, granules, and a command without a task each give one line."""
     path = tmp_path / "a.parquet"
     with pytest.raises(BadInput, match="a file holds at most 2"):
         export(GeneratedWorkload(replace(OPTIONS, layers=80, index_source=None, steps=90000)), path)
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_refused(
 
 
 def test_the_command_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Does the command line make a file that the lab can read?"""
+    """The command writes a file that the lab can read."""
     path = tmp_path / "a.parquet"
     words = ["trace", "generate", "--out", str(path), "--layers", "2", "--context-tokens", "640"]
     assert run([*words, "--steps", "3", "--sessions", "2", "--format", "json"]) == 0

@@ -1,4 +1,4 @@
-"""Does a file of block scores return what was written, and is everything else refused?"""
+"""Does a file of block scores return what was written, and is any invalid file refused?"""
 
 import errno
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Scores = dict[str, npt.NDArray[np.float16]]
 
 
 def header(session_count: int = 2, **changes: Any) -> Header:
-    """Of a small file; arguments override its fields."""
+    """The header of a small file; keyword arguments override its fields."""
     sessions = tuple(
         Session(
             name=f"s{i}",
@@ -61,7 +61,7 @@ def header(session_count: int = 2, **changes: Any) -> Header:
 
 
 def blocks_at(step: int) -> int:
-    """Blocks that a capture records at a step: the one that is being filled included."""
+    """Number of blocks recorded at a step, including the one that is being filled."""
     return CONTEXT_BLOCKS + 1 + step if step < 0 else CONTEXT_BLOCKS + step // BLOCK + 1
 
 
@@ -87,7 +87,7 @@ def write(
 def test_what_is_written_is_read(
     names: set[str], limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Any choice of columns and any size of row group: the same steps come back, bit for bit."""
+    """For any columns and row group size, the steps read back are identical to the bit."""
     path = tmp_path_factory.mktemp("files") / "a.parquet"
     ordered = tuple(name for name in ("mass", "quest", "mean_key") if name in names)
     write(path, ordered, limit=limit)
@@ -109,7 +109,7 @@ def test_what_is_written_is_read(
 
 @pytest.mark.parametrize("limit", [1, 10_000])
 def test_an_interrupt_leaves_whole_steps(limit: int, tmp_path: Path) -> None:
-    """Ctrl-C after four steps of the second session: a valid file with these, and nothing else."""
+    """Ctrl-C after four steps of the second session leaves a valid file with those steps only."""
     path = tmp_path / "a.parquet"
     names = ("mass",)
     with pytest.raises(Interrupted, match="13 "), Writer(path, header(), names, limit) as w:
@@ -125,7 +125,7 @@ def test_an_interrupt_leaves_whole_steps(limit: int, tmp_path: Path) -> None:
     ("error", "last"), [(KeyboardInterrupt, 0), (RuntimeError, STEPS)], ids=["early", "error"]
 )
 def test_otherwise_nothing_is_left(error: type[BaseException], last: int, tmp_path: Path) -> None:
-    """Without a first decode step nothing is kept; after an error, neither. An earlier file of the
+    """Before the first decode step, or after an error, nothing is kept. An earlier file of that
     name stays."""
     path = tmp_path / "a.parquet"
     path.write_bytes(b"before")
@@ -138,7 +138,7 @@ def test_otherwise_nothing_is_left(error: type[BaseException], last: int, tmp_pa
 
 
 def test_a_session_without_steps_is_left_out(tmp_path: Path) -> None:
-    """Ctrl-C in the second session's prefill: the first is all there is."""
+    """After Ctrl-C in the second session's prefill, the file holds the first session only."""
     path = tmp_path / "a.parquet"
     with pytest.raises(Interrupted), Writer(path, header(), ("mass",), 1) as writer:
         for step in range(-WINDOWS, STEPS):
@@ -161,7 +161,7 @@ def retyped(name: str, kind: pa.DataType) -> Callable[[pa.Table], pa.Table]:
 
 
 def edited(**fields: object) -> Callable[[pa.Table], pa.Table]:
-    """Fields of the header replaced, after it was checked by its own types."""
+    """Replace fields of the header, past the checks of its types."""
 
     def change(whole: pa.Table) -> pa.Table:
         raw = msgspec.json.decode(whole.schema.metadata[METADATA_KEY])
@@ -172,7 +172,7 @@ def edited(**fields: object) -> Callable[[pa.Table], pa.Table]:
 
 
 def value(row: int, made: float) -> Callable[[pa.Table], pa.Table]:
-    """The first score of a row replaced."""
+    """Replace the first score of a row."""
 
     def change(whole: pa.Table) -> pa.Table:
         lists = whole["mass"].combine_chunks()
@@ -185,7 +185,7 @@ def value(row: int, made: float) -> Callable[[pa.Table], pa.Table]:
 
 
 def shorter(whole: pa.Table) -> pa.Table:
-    """Every list without its last score, blocks as before."""
+    """Drop the last score of every list, but keep the number of blocks."""
     lists = [row[:-1] for row in whole["mass"].to_pylist()]
     return whole.set_column(5, "mass", pa.array(lists, pa.list_(pa.float16())))
 
@@ -232,7 +232,7 @@ WRONG: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_named(what: str, tmp_path: Path) -> None:
-    """One line with the file and the defect, at open or where the scores are read."""
+    """One line names the file and the defect, at open or when the scores are read."""
     change, message = WRONG[what]
     path = tmp_path / "a.parquet"
     changed = change(table(path))
@@ -254,7 +254,7 @@ def test_a_torn_file_is_refused(cut: float, tmp_path: Path) -> None:
 
 
 def test_damage_inside_is_found(tmp_path: Path) -> None:
-    """A byte flipped on the disk is detected by its page's checksum or by an invalid value."""
+    """A flipped byte is detected by its page's checksum or by an invalid value."""
     path = tmp_path / "a.parquet"
     write(path)
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Does a captured model run in the laboratory: from the text to the figures, sized by its file?"""
+"""Does a captured model run in the laboratory, from text to figures, with the file's own sizes?"""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ use = "window+ema+warmup"
 
 
 def captured(model: Path, text: Path) -> None:
-    """capture.parquet in the working directory."""
+    """Write capture.parquet into the working directory."""
     named = ["--model", str(model), "--text", str(text), "--steps", str(STEPS)]
     sizes = ["--context-tokens", str(CONTEXT), "--block-tokens", str(BLOCK), "--threads", "1"]
     assert run(["trace", "capture", *named, *sizes]) == 0
@@ -42,7 +42,7 @@ def captured(model: Path, text: Path) -> None:
 
 @pytest.fixture
 def folder(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a capture of two layers and two sessions, and a spec."""
+    """A folder with a spec and a capture of two layers and two sessions."""
     monkeypatch.chdir(tmp_path)
     captured(make_model("qwen3"), text)
     (tmp_path / "captured.toml").write_text(SPEC)
@@ -50,8 +50,8 @@ def folder(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_from_a_text_to_figures(folder: Path) -> None:
-    """The lab runs every step and layer of both sessions, in buffers of two selections for each
-    layer and session that the file has, not those of the spec's defaults; twice the same bytes."""
+    """The lab runs every step and layer of both sessions, sizes its buffers by the file and not by
+    the spec's defaults, and writes the same bytes twice."""
     for out in ("one", "two"):
         assert run(["lab", "run", "captured.toml", "--out", out, "--jobs", "1"]) == 0
     rows = pq.read_table(folder / "one/ledger.parquet").to_pydict()
@@ -68,8 +68,8 @@ def test_from_a_text_to_figures(folder: Path) -> None:
 def test_seeds_of_what_is_recorded_are_noted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Recorded selections in a drive without jitter draw nothing: three seeds say as much as one,
-    and only the policy that draws differs."""
+    """Recorded selections on a drive without jitter use no random numbers: three seeds agree,
+    except for the policy that draws."""
     changed = [
         *"--out out --jobs 1 --set seeds=[1,2,3] --set".split(),
         "policy=[{use='none'},{use='none',eviction='random'},{use='window'}]",
@@ -88,7 +88,7 @@ def test_seeds_of_what_is_recorded_are_noted(
 def test_another_file_under_the_same_name_is_run_anew(
     folder: Path, make_model: Any, text: Path
 ) -> None:
-    """Results go on where they ended; those of a file that is no longer there do not."""
+    """Results are resumed for the same file only, not for another one under its name."""
     assert run(["lab", "run", "captured.toml", "--out", "one", "--jobs", "1"]) == 0
     before = (folder / "one/ledger.parquet").read_bytes()
     (folder / "other.txt").write_text(text.read_text()[::-1])
@@ -102,7 +102,7 @@ def test_another_file_under_the_same_name_is_run_anew(
 def test_blocks_of_another_size_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else bytes and times would be those of other blocks."""
+    """Otherwise bytes and times would be for the wrong block size."""
     changed = ["--set", "geometry.block_tokens=16"]
     assert run(["lab", "run", "captured.toml", "--out", "out", *changed]) == 2
     assert "capture.parquet has blocks of 8; give 8" in capsys.readouterr().err

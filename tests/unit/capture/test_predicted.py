@@ -1,4 +1,4 @@
-"""Are queries predicted by their own layer's norm and projection, without future information, for
+"""Are queries predicted with their own layer's norm and projection, without future information, for
 every architecture?"""
 
 import itertools
@@ -24,8 +24,8 @@ BLOCK, CONTEXT, STEPS = 8, 128, 12
 
 @pytest.fixture
 def idle(make_model: Any, tmp_path: Path) -> Any:
-    """`idle(architecture)`: a model whose layers add nothing to their input, so that all layers
-    have the same input, and predictions from the previous layer are exact."""
+    """`idle(architecture)`: a model whose layers add nothing to their input, so that predictions
+    from the previous layer are exact."""
 
     def make(architecture: str) -> Path:
         folder = tmp_path / architecture
@@ -67,11 +67,11 @@ def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, li
 def test_what_does_not_change_between_layers_is_predicted_exactly(
     architecture: str, idle: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Layers 1 and 2 from the input of the previous layer; the next step's first layer from the
-    token that early exit drafts, if one only is requested, which here is the model's own. Blocks
-    without the newest token get their later scores."""
+    """Layers 1 and 2 are predicted from the previous layer's input, the next step's first layer
+    from the one token that early exit drafts, here the model's own. Scores of all blocks before the
+    newest token match the later ones."""
     monkeypatch.setattr(attention, "DRAFTS", 1)
-    monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)  # nothing so long stood there before
+    monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)  # no match of that length exists
     found = captured(idle(architecture), text, tmp_path / "a.parquet")
     for name in ("quest", "mean_key"):
         own, predicted = found[name], found[PREDICTED + name]
@@ -88,14 +88,14 @@ def test_what_does_not_change_between_layers_is_predicted_exactly(
 def test_a_block_of_the_newest_token_alone_is_not_predicted(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Its key is made by the layer that is predicted: known later. Step 0 begins a block; the
-    keys of step 1 hold its token."""
+    """Its key is made by the predicted layer itself, so it is not known yet. Step 0 begins a block;
+    at step 1 the keys include its token."""
     found = captured(make_model("qwen3"), text, tmp_path / "a.parquet")
     predicted, bound = found[PREDICTED + "mass"], found[PREDICTED + "quest"]
     assert predicted[0].blocks == CONTEXT // BLOCK + 1
     assert not predicted[0].scores[1, :, -1].any() and (bound[0].scores[1, :, -1] < -6e4).all()
     assert predicted[1].scores[1, :, -1].all()
-    # Of several drafts the first layer has the mean: it is all of the attention as well.
+    # The first layer has the mean over the drafts, which also sums to 1.
     np.testing.assert_allclose(predicted[1].scores[0].sum(axis=-1, dtype=np.float32), 1, atol=2e-2)
     np.testing.assert_allclose(predicted[1].scores.sum(axis=2, dtype=np.float32), 1, atol=2e-2)
 
@@ -103,8 +103,8 @@ def test_a_block_of_the_newest_token_alone_is_not_predicted(
 def test_layers_that_are_left_out_leave_no_draft(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Early exit reads the input of the last layer: without all layers its time would be unknown,
-    and the first row is 0 throughout."""
+    """Early exit reads the last layer's input: if that layer is left out, its time is unknown, and
+    the first row stays 0."""
     model = make_model("llama", num_hidden_layers=3)
     found = captured(model, text, tmp_path / "a.parquet", layers="0-1")
     for one in found[PREDICTED + "mass"]:
@@ -126,8 +126,8 @@ def test_layers_that_are_left_out_leave_no_draft(
 def test_a_draft_model_predicts_the_first_layer(
     make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the model as its own draft model for one token: it is always right, and the first
-    layer's row is the next step's own, where early exit of random weights does not help."""
+    """With the model as its own draft model for one token, drafts are always right, and the first
+    layer's row equals the next step's. Early exit with random weights would not help."""
     monkeypatch.setattr(draft_model, "DRAFTS", 1)
     monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)
     model = make_model("llama", num_hidden_layers=3)

@@ -1,4 +1,4 @@
-"""Is everything that cannot be captured one line, before a long run begins?"""
+"""Is everything that cannot be captured refused in one line, before a long run begins?"""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ FAST = ["--steps", "4", "--context-tokens", "64", "--block-tokens", "16", "--thr
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """config.json, changed."""
+    """Apply a change to config.json."""
 
     def edit(folder: Path) -> None:
         path = folder / "config.json"
@@ -100,7 +100,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of an error, behind the lines of progress."""
+    """The one line of the error, after the progress lines."""
     said = [one for one in capsys.readouterr().err.splitlines() if one.startswith("offstage:")]
     assert len(said) == 1, said
     return said[0]
@@ -194,7 +194,7 @@ def test_text_that_is_no_text_is_named(
 def test_a_sliding_window_is_refused_where_it_cuts(
     make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Within the window every layer sees all tokens; beyond it, older ones are lost."""
+    """A context within the window is accepted; beyond it, layers would lose older tokens."""
     for architecture, more in (
         ("mistral", {}),
         ("qwen3", {"use_sliding_window": True, "max_window_layers": 1}),
@@ -209,8 +209,8 @@ def test_a_sliding_window_is_refused_where_it_cuts(
 def test_the_command_says_what_it_wrote(
     make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Does the file open, with the requested options, and is the figure to compare with the papers
-    printed?"""
+    """The file opens with the requested options, and the figure to compare with papers is
+    printed."""
     out = tmp_path / "a.parquet"
     named = ["--model", str(make_model("glm4")), "--text", str(text), "--out", str(out)]
     assert run(["trace", "capture", *named, *FAST, "--format", "json"]) == 0
@@ -229,7 +229,7 @@ def test_ctrl_c_keeps_the_steps_that_were_whole(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The real signal in the middle of the steps: exit code 130, a shorter file, nothing else."""
+    """A real signal amid the steps gives exit code 130 and a shorter file, nothing else."""
     out = tmp_path / "a.parquet"
     real = Writer.step
 
@@ -258,7 +258,7 @@ def test_ctrl_c_keeps_the_steps_that_were_whole(
     ],
 )
 def test_layers_that_are_not_plain_attention_are_refused(tmp_path: Path, kinds: list[str]) -> None:
-    """Is a model of other layers, or of a window without a width, one line and no traceback?"""
+    """Other kinds of layers, or a window without a width, give one line and no traceback."""
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

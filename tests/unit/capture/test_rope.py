@@ -1,4 +1,4 @@
-"""Does `--rope` scale rotary positions as transformers does for a model that names the scaling?"""
+"""Does `--rope` scale rotary positions as transformers does for a config that names the scaling?"""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def config(**rope: Any) -> Any:
 
 
 def rotated(given: Any, tokens: int) -> Any:
-    """cos and sin of the first `tokens` positions."""
+    """Return cos and sin of the first `tokens` positions."""
     import torch
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -33,7 +33,7 @@ def rotated(given: Any, tokens: int) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_angles_are_those_of_a_config_that_names_the_scaling(kind: str) -> None:
-    """NTK with a fixed factor is what transformers' dynamic NTK computes at that length."""
+    """NTK with a fixed factor equals transformers' dynamic NTK at that length."""
     named = {
         "linear": config(rope_type="linear", factor=FACTOR),
         "ntk": config(rope_type="dynamic", factor=1.0, original_max_position_embeddings=TRAINED),

@@ -94,7 +94,7 @@ def test_io_uring_that_is_refused_says_by_whom(
 def test_io_uring_is_tried_by_setting_one_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting that allows it is no proof: does a ring that cannot be made count as missing?"""
+    """A setting that allows io_uring is no proof: if no ring can be made, it counts as missing."""
 
     def refused(config: object) -> None:
         raise DeviceTimeout("the ring did not come up")
@@ -105,7 +105,7 @@ def test_io_uring_is_tried_by_setting_one_up(
     assert kernel._opened(tmp_path / "absent")[1].endswith("No such file or directory")
 
 
-Ended = tuple[int, str, str] | None  # of a process: exit status, what it printed, what it said
+Ended = tuple[int, str, str] | None  # a process: exit status, stdout, stderr
 SPDK_ROWS: list[tuple[tuple[int, ...] | None, bool, Ended, str, str, str]] = [
     (None, False, None, "missing", "not found", "PKG_CONFIG_PATH"),
     (None, True, (0, "26.05", ""), "ok", "26.05, extension _spdk built", ""),
@@ -135,8 +135,8 @@ def test_spdk_is_what_loads_or_what_could_be_built(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Does a built extension count without headers, with its own release, and not if it fails to
-    load?"""
+    """A built extension counts without headers, with its own release, but not if it fails to
+    load."""
     if release:
         (tmp_path / "spdk").mkdir()
         (tmp_path / "spdk/version.h").write_text(
@@ -151,7 +151,7 @@ def test_spdk_is_what_loads_or_what_could_be_built(
 
 
 def show(monkeypatch: pytest.MonkeyPatch, built: bool, ended: Ended) -> None:
-    """An extension that was built or not, and how the process that tries it ends."""
+    """Set whether the extension is built, and how the process that tries it ends."""
     done = subprocess.CompletedProcess([], *ended) if ended else None
     monkeypatch.setattr(software, "_extension", lambda name: built)
     monkeypatch.setattr(software, "run_quietly", lambda words: done)
@@ -184,8 +184,7 @@ def test_verbs_count_only_where_the_extension_loads(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Are headers without the extension, and an extension without its library, reported
-    separately?"""
+    """Headers without the extension, and an extension without its library, are reported apart."""
     monkeypatch.setattr(software, "pkg_config", lambda package, what="": version)
     show(monkeypatch, built, ended)
     check = software._verbs(Machine(tmp_path))
@@ -196,8 +195,7 @@ def test_verbs_count_only_where_the_extension_loads(
 def test_nixl_is_the_library_that_the_fabric_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does the doctor try, in a real process, to load the fabric's library, and not NIXL's
-    Python?"""
+    """The doctor loads the fabric's library in a real process, not NIXL's Python package."""
     monkeypatch.setattr(software.nixl, "find", lambda: None)
     assert software._nixl(Machine(tmp_path)).found == "not installed"
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Is each state of a machine recognised, with its fix? Machines are folders here."""
+"""Is each state of a machine recognised, with its fix? The machines here are folders."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ Files = dict[str, str]
 
 
 def modules(*names: str) -> Files:
-    """A kernel that has these to load."""
+    """A kernel with these modules available."""
     listed = "".join(f"kernel/drivers/{name}.ko.xz:\n" for name in names)
     return {"proc/sys/kernel/osrelease": "6.1.0", "lib/modules/6.1.0/modules.dep": listed}
 
@@ -76,13 +76,13 @@ def limits(soft: str, capable: bool = False) -> Files:
 
 
 def two_adapters() -> Files:
-    """A second one like the first."""
+    """Two equal RoCE adapters."""
     return roce() | {path.replace("mlx5_0", "mlx5_1"): text for path, text in roce().items()}
 
 
 Row = tuple[str, str, Files, str, str, str]
 ROWS: list[Row] = [
-    # check, what, files, state, in what was found, in the fix
+    # check, what, files, state, part of what was found, part of the fix
     ("_cpu", "wide", {"proc/cpuinfo": "flags : fpu avx2 avx512f"}, "ok", "avx2, avx512f", ""),
     ("_cpu", "arm", {"proc/cpuinfo": "Features : fp asimd"}, "ok", "asimd", ""),
     ("_cpu", "narrow", {"proc/cpuinfo": "flags : fpu sse2"}, "missing", "neither", "-cpu host"),
@@ -343,7 +343,7 @@ ROWS: list[Row] = [
 
 
 def given(root: Path, files: Files) -> Machine:
-    """The machine that these files make."""
+    """A machine made of these files."""
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -365,8 +365,8 @@ def test_each_state_says_what_is_there_and_what_fixes_it(
 
 
 def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
-    """A check added without a row above would never be tried but on the machine of its author."""
-    always = {"_cores", "_disk", "_direct", "_io_uring", "_transfers"}  # asked of this machine
+    """Without a row above, a check would only ever run on its author's machine."""
+    always = {"_cores", "_disk", "_direct", "_io_uring", "_transfers"}  # these examine this machine
     for name in set(CHECKS) - always:
         assert {row[3] for row in ROWS if row[0] == name} == {"ok", "missing"}, name
 
@@ -406,7 +406,7 @@ def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
 def test_only_what_is_safe_has_a_repair(
     name: str, files: Files, repairs: list[Repair], tmp_path: Path
 ) -> None:
-    """Never a drive; never more huge pages than a quarter of free memory."""
+    """Never a drive, and never more huge pages than a quarter of free memory."""
     check: Callable[[Machine], Check] = CHECKS[name]
     assert list(check(given(tmp_path, files)).repairs) == repairs
 
@@ -443,7 +443,7 @@ def test_transfers_are_measured_and_the_fastest_is_marked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a driver on its device, and one line where that fails."""
+    """With a driver they are measured on its device; a failure there gives one line."""
     asked: list[str] = []
 
     def told(words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ GOOD = {"bit_equal": True, "log_diverged_at": -1, "pace_overruns": 0.01}
 
 
 class Result:
-    """A result with one counter alone."""
+    """A result that has a single counter."""
 
     def __init__(self, field: str, value: object) -> None:
         setattr(self, field, value)
@@ -34,7 +34,7 @@ class Result:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.field)
 def test_every_row_decides(check: Check) -> None:
-    """A bad value fails the run with one line of it, a good one does not."""
+    """A bad value fails the run with one line, a good one does not."""
     (told,) = found(Result(check.field, BAD.get(check.field, 1_480)), "all on disk")
     assert told.startswith("all on disk: ") and "{" not in told
     with pytest.raises(RunFailed, match="do not use the figures") as caught:
@@ -46,7 +46,7 @@ def test_every_row_decides(check: Check) -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.field)
 def test_every_row_is_a_field_of_its_results_and_on_the_page(check: Check) -> None:
-    """A renamed counter would decide nothing."""
+    """Otherwise a renamed counter would never fail a run."""
     for command in check.commands:
         assert check.field in RESULTS[command].__struct_fields__, command
     commands = ", ".join(f"`{one}`" for one in check.commands)

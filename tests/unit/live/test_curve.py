@@ -1,4 +1,4 @@
-"""Does the curve decide the recorded demands, each session within its own context?"""
+"""Is the curve computed from the recorded demands, each session within its own context?"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ STEPS = 6
 
 
 def recorded() -> DemandTrace:
-    """Two sessions of different length; each demands a block that it wrote while decoding too."""
+    """Two sessions of different lengths, each of which also demands a block written in decode."""
     trace = DemandTrace()
     rng = np.random.default_rng(3)
     for number, length in enumerate(LENGTHS):
@@ -39,7 +39,7 @@ def recorded() -> DemandTrace:
 
 
 def first_step(trace: DemandTrace, number: int) -> NDArray[np.void]:
-    """Guesses that are right."""
+    """Correct guesses for the first step."""
     return np.concatenate(
         [
             guesses(layer, blocks[blocks < LENGTHS[number]], after_layer=0, steps=0, cause=PATTERN)
@@ -62,7 +62,7 @@ def test_what_decoding_wrote_is_left_out_of_each_session() -> None:
 
 
 def test_sessions_of_different_length_make_a_curve() -> None:
-    """As a trace gives them. Every block is demanded from a cold arena at least once."""
+    """A trace has sessions of different lengths. A cold arena misses every block at least once."""
     contexts = {
         number: Context([1000 * number + n for n in range(length)], np.zeros((2, length), "u8"), [])
         for number, length in enumerate(LENGTHS)

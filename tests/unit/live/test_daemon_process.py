@@ -15,7 +15,7 @@ from offstage.testbeds.beds.daemon import offstage_words, serve
 
 
 def sections(**arena: object) -> dict[str, object]:
-    """A small daemon in memory."""
+    """Configuration of a small daemon in memory."""
     return {
         "arena": {"size": "1MiB", "payload": "4KiB", "layers": 2, **arena},
         "storage": {"backend": "emulated", "size": "16MiB"},
@@ -25,7 +25,7 @@ def sections(**arena: object) -> dict[str, object]:
 
 
 def test_a_daemon_that_dies_at_its_start_is_quoted(tmp_path: Path) -> None:
-    """Its own last line is the reason, with the wrong key."""
+    """The error quotes the daemon's last line, which names the wrong key."""
     with (
         pytest.raises(RunFailed, match=r"did not start.*layesr") as died,
         serve(sections(layesr=2), tmp_path),
@@ -50,7 +50,7 @@ def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
 
 
 def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
-    """After SIGKILL of the process that started it, does the daemon drain and exit?"""
+    """After SIGKILL of the process that started it, the daemon drains and exits."""
     program = (
         "import json, sys, time, pathlib; from offstage.testbeds.beds.daemon import serve\n"
         "with serve(json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])) as tier:\n"

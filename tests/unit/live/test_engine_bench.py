@@ -1,4 +1,4 @@
-"""`offstage bench engine` without an engine: are prompts those of the trace, is the page
+"""Without an engine: does `offstage bench engine` take its prompts from the trace, and is its page
 complete?"""
 
 import json
@@ -46,8 +46,8 @@ def arrivals(trace: Path, **more: Any) -> Any:
 
 
 def test_prompts_share_what_the_trace_says(trace: Path) -> None:
-    """Does the longest prompt fit, do prompts share as many of their first tokens as blocks were
-    shared, and do they come in the given time?"""
+    """The longest prompt fits, shared blocks become shared leading tokens, and prompts arrive
+    within the given time."""
     made = arrivals(trace)
     first, second, third, last = (one.prompt for one in made.requests)
     each = len(first) // 4
@@ -62,7 +62,7 @@ def test_prompts_share_what_the_trace_says(trace: Path) -> None:
 
 
 def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
-    """Is a Python without vLLM reported by its last line, and a missing Python too?"""
+    """A Python without vLLM is reported by its last line, and so is a missing Python."""
     log = tmp_path / "engine.log"
     with (
         pytest.raises(RunFailed, match=r"ended"),
@@ -77,7 +77,7 @@ def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
 
 
 def test_page_and_table_have_every_arm() -> None:
-    """Do page and table have the times, hits by tier and regret of every arm?"""
+    """Page and table show the times, hits by tier and regret of every arm."""
     made = Decision(0.5, 0.1, True)
     counters = {"objects_on_time": 7.0, "objects_late": 2.0}
     arm = Arm([0.1, 0.2, 0.9], [0], counters, [made, replace(made, took_s=-1.0)])

@@ -65,7 +65,7 @@ def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> Ledger:
 
 
 def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
-    """A host's record of the same demands, in two tokens of one session."""
+    """A host's record of the same demands, spread over two tokens of one session."""
     whole = np.array(ends, np.int64)
     first = whole // 3
     tokens = [
@@ -80,7 +80,7 @@ def result_of(ledger: Ledger, record: AgentRecord) -> RunResult:
 
 
 def test_rates_of_a_made_ledger() -> None:
-    """By hand: 60 hits, 8 late and 32 misses of 100 demands; 30 of 80 prefetched were used."""
+    """By hand: 100 demands are 60 hits, 8 late and 32 misses; 30 of 80 prefetches were used."""
     run = result_of(ledger_of(), record_of())
     assert (run.hit, run.late, run.miss) == (0.60, 0.08, 0.32)
     assert run.hit_without_cold == 60 / 80 and run.hbm_share == 0.5
@@ -93,7 +93,7 @@ def test_rates_of_a_made_ledger() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=len(ENDS), max_size=len(ENDS)))
 def test_identities_hold_for_any_counts(counts: list[int]) -> None:
-    """Each demand has one end, so the rates add up to one; nothing demanded makes no rate."""
+    """Each demand has one end, so the rates add up to 1; without demands there is no rate."""
     ends = tuple(counts)
     run = result_of(ledger_of(ends), record_of(ends))
     total = run.hit + run.late + run.miss
@@ -104,7 +104,7 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("end", [at for at in range(len(ENDS)) if ENDED[at]])
 def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
-    """One demand ended differently for the host: the same total, and still a failed run."""
+    """One demand that ended differently for the host fails the run, though totals are equal."""
     ended = list(ENDED)
     ended[end] -= 1
     ended[(end + 1) % len(ENDS)] += 1
@@ -118,8 +118,8 @@ def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
 
 @pytest.mark.parametrize(("untold", "differ"), [(7, 0), (6, 1), (8, 1)])
 def test_what_came_as_an_error_ended_at_the_device_alone(untold: int, differ: int) -> None:
-    """For seven demands the host got an error instead of their ends: do the counts agree with
-    exactly that many, and disagree with one more or less?"""
+    """The host got errors instead of the ends of seven demands: the counts agree for exactly seven,
+    and disagree for one more or less."""
     ended = list(ENDED)
     ended[6] -= 4
     ended[7] -= 3
@@ -129,7 +129,7 @@ def test_what_came_as_an_error_ended_at_the_device_alone(untold: int, differ: in
 
 
 def test_a_ledger_has_the_fields_of_the_firmware() -> None:
-    """Every field, in its order, with as many counts."""
+    """Every field, in the same order, with the same number of counts."""
     fields = ffi.typeof("struct ofs_ledger").fields
     assert list(Ledger.__struct_fields__) == [name for name, _ in fields]
     for name, field in fields:
@@ -138,7 +138,7 @@ def test_a_ledger_has_the_fields_of_the_firmware() -> None:
 
 
 def test_demands_by_hand() -> None:
-    """One end is late, those before it are hits; a demand without an answer has no end."""
+    """One kind of end is late, the ones before it are hits; an unanswered demand has no end."""
     demands = Demands.of(ENDED, unanswered=100)
     assert (demands.hits, demands.late, demands.misses, demands.total) == (60, 8, 32, 200)
     assert (demands.hit_rate, demands.late_rate, demands.miss_rate) == (0.3, 0.04, 0.16)
@@ -156,7 +156,7 @@ def test_an_unknown_busy_share_is_not_a_share() -> None:
 
 
 def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> None:
-    """A demand-only LRU with 56 misses: 16 of them are removed, at twice its bytes."""
+    """Of a demand-only LRU's 56 misses, 16 are removed, at twice its bytes."""
     run = result_of(ledger_of(), record_of())
     beside = against_lru(run, ledger_of(), BLOCK)
     assert beside.coverage == pytest.approx(1 - 40 / 56) and beside.traffic_ratio == 2.0
@@ -170,7 +170,7 @@ def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> N
 
 
 def test_a_run_counts_for_itself() -> None:
-    """The ledger had counts before: the figures cover only the run's own."""
+    """The ledger has earlier counts: the figures cover only the run's own."""
     before = ledger_of((7,) * len(ENDS), resident_slots=500)
     after = ledger_of(tuple(a + 7 for a in ENDED), selected=before.selected + 200)
     since = after.since(before)
@@ -187,7 +187,7 @@ def test_a_ledger_that_was_reset_in_between_fails_the_run() -> None:
 
 @pytest.mark.parametrize(("late", "notes"), [(4, 0), (5, 1)])
 def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
-    """Does a report say when the emulated drive was slower than its model? From 5 % on."""
+    """From 5 % on, the report says that the emulated drive was slower than its model."""
     counters = {**COUNTERS, "emulation_late": late, "emulation_late_ns_sum": 10**6}
     label = RunLabel("window", "gen5-tlc", "emulated", ("window",))
     result = run_result(label, ledger_of(), counters, record_of(), -1, [])
@@ -197,7 +197,7 @@ def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
 
 
 def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
-    """And without figures where it holds for all runs and has none."""
+    """A note without figures that holds for all runs is printed without any."""
     runs = [
         msgspec.structs.replace(
             result_of(ledger_of(), record_of()),

@@ -27,7 +27,7 @@ from offstage.testbeds.live.workload import full_chunks, prepare
         {"time_per_token_s": float("nan")},
         {"shared_prefix_tokens": 131_073},
         {"kernel": "cuda"},
-        {"device": "cuda"},  # a kernel and a device that are not there
+        {"device": "cuda"},  # neither this kernel nor this device exists
         {"select_blocks": 5},
         {"pool_ratio": 0.9},
         {"pool_ratio": float("nan")},
@@ -52,8 +52,8 @@ def test_what_the_demo_refuses_beyond_that(wrong: dict[str, Any]) -> None:
 
 
 def test_a_real_geometry_is_planned_by_what_the_store_holds() -> None:
-    """Are eight sessions of 128K tokens of a real model refused with the demo's store size, and
-    accepted with a store of their size?"""
+    """Eight sessions of 128K tokens of a real model do not fit the demo's store, and fit a store of
+    their size."""
     options = DriveOptions(geometry=geometry("llama-3-8b"), sessions=8)
     options.check()
     with pytest.raises(BadInput, match=r"\[storage\] size"):
@@ -68,7 +68,7 @@ def test_a_real_geometry_is_planned_by_what_the_store_holds() -> None:
 def test_a_kernel_whose_library_is_missing_is_refused_before_anything_runs(
     kind: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's arrays are torch's: is a missing triton itself reported at once?"""
+    """Triton uses torch's arrays, so a missing triton itself must still be reported at once."""
     monkeypatch.setattr(attention, "_lacking", lambda needs: needs[-1])
     paths = {"model": Path("m"), "text": Path("t")} if kind is ModelOptions else {}
     with pytest.raises(Missing, match="triton kernel needs triton"):
@@ -81,7 +81,7 @@ def test_a_quarter_of_a_context_is_shared_unless_it_is_said() -> None:
 
 
 def test_the_demo_fits_its_promise() -> None:
-    """128K tokens, four sessions that share a prefix, 300 steps, within the bytes it may write."""
+    """128K tokens, four sessions that share a prefix and 300 steps fit the bytes it may write."""
     options = DemoOptions(out=Path("out"))
     options.check()
     plan = prepare(options).plan

@@ -35,7 +35,7 @@ def offstage(*arguments: str, out: int, **environ: str) -> "subprocess.Completed
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_full_output_is_one_line_and_exit_1(tmp_path: Path, form: str) -> None:
-    """Does a full output device end in one line, whatever is printed?"""
+    """A full output device gives one line, in either format."""
     trace = tmp_path / "t.jsonl"
     trace.write_text(ROW)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -46,7 +46,7 @@ def test_a_full_output_is_one_line_and_exit_1(tmp_path: Path, form: str) -> None
 
 
 def test_a_character_that_the_output_lacks_is_replaced(tmp_path: Path) -> None:
-    """Is text printed on a terminal that cannot show all of it?"""
+    """Text is printed even if the terminal cannot show all of it."""
     trace = tmp_path / "t\u2192.jsonl"
     trace.write_text(ROW)
     done = offstage(
@@ -73,7 +73,7 @@ SHORT = [
 
 @pytest.mark.parametrize("words", SHORT, ids=" ".join)
 def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
-    """With `| head`: no message, and exit code 0."""
+    """`| head` gives no message and exit code 0."""
     read, write = os.pipe()
     os.close(read)
     done = offstage(*words, out=write)
@@ -83,7 +83,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("words", "code"), [*((one, 0) for one in SHORT), (["nonsense"], 2)])
 def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
-    """As in a service that is started without any."""
+    """A service may be started without stdout or stderr."""
     program = shlex.join(offstage_words(*words))
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         done = subprocess.run(
@@ -105,8 +105,7 @@ ENCODINGS = [
 
 @pytest.mark.parametrize("environ", ENCODINGS, ids=str)
 def test_every_command_prints_in_any_encoding(environ: dict[str, str]) -> None:
-    """The help of each command, with the characters of tables and plots, and the commands that run
-    quickly."""
+    """The help of each command, with characters of tables and plots, and the quick commands."""
     code = (
         "import sys; from offstage.testbeds.cli import COMMANDS, build, run\n"
         "import typer\n"
@@ -140,7 +139,7 @@ LONG = {
 
 @pytest.mark.parametrize("case", LONG)
 def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> None:
-    """Of a long command, wherever it is interrupted."""
+    """Holds for long commands, wherever they are interrupted."""
     os.mkfifo(tmp_path / "pipe")
     holds = os.open(tmp_path / "pipe", os.O_RDWR)
     words = [one.format(tmp_path) for one in LONG[case]]
@@ -166,7 +165,7 @@ def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> Non
 def test_json_without_bottom_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a decode cost of endlessly nested lists bad input with its line?"""
+    """A decode cost of endlessly nested lists is bad input, reported with its line."""
     deep = tmp_path / "deep.json"
     deep.write_text('{"a":' + "[" * 200_000)
     assert run(["demo", "--decode-cost", str(deep), "--out", str(tmp_path / "out")]) == 2
@@ -184,7 +183,7 @@ def test_json_without_bottom_is_one_line(
 def test_no_daemon_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, what: str
 ) -> None:
-    """Can a script distinguish an absent daemon from bad input, and a name from a port?"""
+    """A script can tell an absent daemon from bad input, and a bad name from a closed port."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
     secret.chmod(0o600)
@@ -195,7 +194,7 @@ def test_no_daemon_is_exit_3(
 
 
 def test_a_pod_that_is_down_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For each command that queries its members, after it has printed the rest."""
+    """Each command that queries the members first prints what it can."""
     pod = str(tmp_path / "pod.toml")
     for name in ("a", "b"):
         assert run(["pod", "add", pod, name, f"ipc://{tmp_path}/{name}/control"]) == 0
@@ -210,7 +209,7 @@ def test_a_pod_that_is_down_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(["pod", "status", "etcd:127.0.0.1:1"]) == 3
 
 
-OTHER = 30_001  # a number that no user need have
+OTHER = 30_001  # an id that belongs to no user
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
@@ -224,12 +223,12 @@ OTHER = 30_001  # a number that no user need have
 def test_another_users_daemon_is_told_by_name(
     tmp_path: Path, folder_mode: int, socket_mode: int, what: str
 ) -> None:
-    """And is it bad input, since a retry does not help?"""
+    """It is bad input, since a retry does not help."""
     from offstage.host.link.reached import why_silent
     from offstage.testbeds.beds.child import Child
 
     at = tmp_path
-    while at != at.parent:  # the way there is open to all, as /run and /tmp are
+    while at != at.parent:  # let all users traverse the path, as in /run and /tmp
         at.chmod(at.stat().st_mode | 0o011)
         at = at.parent
     theirs = tmp_path / "theirs"
@@ -265,7 +264,7 @@ def test_another_users_daemon_is_told_by_name(
 def test_no_error_of_the_machine_is_a_traceback(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For every exception at the entry point that an input or a machine can cause."""
+    """Covers every exception that an input or a machine can raise up to the entry point."""
     with one_line_errors() as outcome:
         raise error
     said = capsys.readouterr().err
@@ -273,5 +272,5 @@ def test_no_error_of_the_machine_is_a_traceback(
 
 
 def test_a_peer_that_is_late_is_not_reachable() -> None:
-    """Can scripts distinguish a deadline from a failed run?"""
+    """Scripts can tell a deadline from a failed run."""
     assert DeviceTimeout("no answer").exit_code == Unreachable("none").exit_code == 3

@@ -1,5 +1,5 @@
-"""Is an output that cannot be written reported in one line, before the work where possible, and
-never left half-written under its name?"""
+"""Is an output that cannot be written reported in one line, if possible before the work, and never
+left half-written under its name?"""
 
 import errno
 import os
@@ -82,7 +82,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A small full file system."""
+    """A small file system without free space."""
     for folder in mounted(tmp_path / "full", f"size={ROOM_BYTES}"):
         (folder / "fill").write_bytes(bytes(ROOM_BYTES))
         yield folder
@@ -134,7 +134,7 @@ def test_a_file_where_a_folder_should_be(
 
 
 def test_every_bench_looks_at_its_outputs_before_it_runs() -> None:
-    """Is every file that a bench writes checked by `writable`?"""
+    """`writable` checks every file that a bench writes."""
     import typer
 
     found = 0
@@ -160,7 +160,7 @@ def test_a_file_stays_as_it_was_where_the_disk_refuses(tmp_path: Path) -> None:
 
 
 def test_a_pipe_or_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
-    """Is nothing renamed over it, which root could do?"""
+    """No file is renamed over it, not even as root."""
     device = tmp_path / "null"
     device.symlink_to("/dev/null")
     write_bytes(device, b"text")

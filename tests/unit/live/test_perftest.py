@@ -1,4 +1,5 @@
-"""Is perftest's output parsed correctly, and is a server that is not up yet waited for?"""
+"""Is perftest's output parsed correctly, and does the client wait for a server that is not up
+yet?"""
 
 from pathlib import Path
 
@@ -16,7 +17,7 @@ BANDWIDTH = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec] 
 
 
 def fake(folder: Path, program: str, said: str) -> None:
-    """Like perftest: a server waits, a client prints a table, but the first finds no server."""
+    """A perftest stand-in: a server waits, a client prints a table, the first finds no server."""
     path = folder / program
     path.write_text(
         '#!/bin/sh\ncase "$*" in *127.0.0.1) ;; *) exec sleep 100 ;; esac\n'
@@ -36,7 +37,7 @@ def test_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clock_that_does_not_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """perftest prints inf if it cannot calibrate its counter: not a figure."""
+    """perftest prints inf if it cannot calibrate its counter: that is no figure."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     fake(tmp_path, "ib_read_lat", LATENCY.replace("1684.12", "inf"))
     fake(tmp_path, "ib_read_bw", BANDWIDTH)

@@ -29,8 +29,8 @@ Answer = Callable[[dict[str, object]], dict[str, object] | None]
 
 @contextmanager
 def agent(folder: Path, answer: Answer, garbage: bytes = b"") -> Iterator[Agent]:
-    """An agent whose guest gives these answers; None: none. `garbage`: bytes left from an earlier
-    user."""
+    """An agent whose guest gives these answers, or none for None. `garbage`: bytes left over from
+    an earlier user."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "agent"))
     listener.listen()
@@ -61,7 +61,7 @@ def agent(folder: Path, answer: Answer, garbage: bytes = b"") -> Iterator[Agent]
 
 
 def test_a_command_in_a_guest(tmp_path: Path) -> None:
-    """Are bytes of an earlier user skipped, and is a command's output decoded?"""
+    """Bytes left by an earlier user are skipped, and a command's output is decoded."""
     polls = iter([False, True])
 
     def answer(said: dict[str, object]) -> dict[str, object]:
@@ -80,7 +80,7 @@ def test_a_command_in_a_guest(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_refuses_or_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does every wait end, in an error of one line?"""
+    """Every wait ends with an error of one line."""
     monkeypatch.setattr("offstage.testbeds.beds.qemu.agent.CALL_TIMEOUT_S", 0.2)
     refusals = iter([{"error": {"desc": "no such\nprogram"}}, None])
     with agent(tmp_path, lambda _: next(refusals)) as one:
@@ -94,7 +94,7 @@ def test_a_guest_that_refuses_or_is_silent(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_only_the_process_that_was_started_is_ended() -> None:
-    """A process id that was reused must be left alone."""
+    """A process whose id was reused is left alone."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         other = Process(child.pid, Process.of(child.pid).started + 1)
         other.end()
@@ -104,7 +104,7 @@ def test_only_the_process_that_was_started_is_ended() -> None:
 
 
 def test_the_initrd_unpacks(tmp_path: Path) -> None:
-    """Can cpio read the archive, with modules in the order of their dependencies?"""
+    """The archive is valid, with modules in the order of their dependencies."""
     modules = tmp_path / "tree/lib/modules/1"
     (tmp_path / "tree/bin").mkdir(parents=True)
     (tmp_path / "tree/bin/busybox").write_bytes(b"busybox")
@@ -124,7 +124,7 @@ def test_the_initrd_unpacks(tmp_path: Path) -> None:
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
-    """The files of a compressed `newc` archive, read by the format's description."""
+    """The files of a compressed `newc` archive, parsed from the format's description."""
     import gzip
 
     archive, files = io.BytesIO(gzip.decompress(data)), {}
@@ -141,14 +141,14 @@ def unpacked(data: bytes) -> dict[str, bytes]:
 
 
 def test_one_seed_in_virtual_time() -> None:
-    """Is the run that both guests make the same twice, another by another seed, and replayed?"""
+    """The run that both guests make is determined by its seed, and can be replayed."""
     log = virtual.log(1)
     assert log == virtual.log(1) != virtual.log(2)
     assert replay(log).agreed > 10_000 and replay(log).diverged_at is None
 
 
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with its fix: a missing tool, an invalid cache, a second command."""
+    """A missing tool, an invalid cache and a second command each give one line with its fix."""
     with pytest.raises(BadInput, match="apt-get install first second"):
         needs(("no-such-1", "first"), ("sh", "dash"), ("no-such-2", "second"))
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path))
@@ -167,7 +167,8 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fabric", ["zmq", "verbs"])
 def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
-    """`testbed run qemu` as a user gives it: no corrupt block, and equal logs on both machines?"""
+    """`testbed run qemu`, as a user types it, has no corrupt block and equal logs on both
+    machines."""
     if not os.environ.get("OFFSTAGE_TEST_QEMU"):
         pytest.skip("takes a quarter of an hour for each: OFFSTAGE_TEST_QEMU=1 pytest -m qemu")
     for tool in ("qemu-system-x86_64", "qemu-system-aarch64", "mmdebstrap", "mksquashfs"):

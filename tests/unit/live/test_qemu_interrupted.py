@@ -1,7 +1,6 @@
-"""After Ctrl-C during `offstage testbed`: is no process left running, and does the next command
-work?
+"""After Ctrl-C during `offstage testbed`, are all processes gone, and does the next command work?
 
-The guests here are scripts that sleep, since no test here needs an emulated processor.
+The guests here are sleeping scripts, since no test here needs an emulated processor.
 """
 
 import os
@@ -29,7 +28,7 @@ DEADLINE_S = 100.0
 
 
 def once(ready: Callable[[], object], number: int) -> threading.Thread:
-    """The signal `number` to the main thread, as a terminal sends it, when `ready` says so."""
+    """Send signal `number` to the main thread, as a terminal does, once `ready` returns true."""
 
     def send() -> None:
         until_s = time.monotonic() + DEADLINE_S
@@ -45,7 +44,7 @@ def once(ready: Callable[[], object], number: int) -> threading.Thread:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether all of them have exited; waits for the last."""
+    """Wait for all of them to exit; return whether they did."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
         if not any(Process.of(pid).alive() for pid in pids):
@@ -55,14 +54,14 @@ def gone(pids: list[int]) -> bool:
 
 
 def numbers(path: Path, count: int) -> list[int]:
-    """The process ids in a file, once there are that many."""
+    """The process ids in a file, once it has `count` of them."""
     found = path.read_text().split("\n")[:-1] if path.exists() else []
     return [int(one) for one in found] if len(found) == count else []
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with images, wheels and emulators that do nothing. Returns the file with the
+    """A machine with images, wheels and emulators that do nothing. Returns the file that lists the
     process id of each guest."""
     pids, programs = tmp_path / "pids", tmp_path / "bin"
     programs.mkdir()
@@ -94,7 +93,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_guests_that_boot_are_ended(
     machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, number: int
 ) -> None:
-    """While `up` or `run` waits for its guests: one line, 130, both gone, and `down` finds none."""
+    """An interrupted `up` or `run` prints one line, exits with 130 and leaves no guest."""
     before = signal.getsignal(signal.SIGTERM)
     sender = once(lambda: numbers(machine, 2), number)
     try:
@@ -133,7 +132,7 @@ def test_a_build_ends_with_all_that_it_started(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_waits_for_what_must_be_whole() -> None:
-    """Is the signal deferred, and raised once, after the section that it may not interrupt?"""
+    """The signal is deferred, and raised once, after the section that it may not interrupt."""
     whole = False
     with pytest.raises(KeyboardInterrupt), uninterrupted():
         signal.raise_signal(signal.SIGINT)
@@ -143,8 +142,8 @@ def test_an_interrupt_waits_for_what_must_be_whole() -> None:
 
 
 def test_a_command_in_a_guest_is_ended_and_its_late_answer_skipped(tmp_path: Path) -> None:
-    """After an interrupt between a call and its answer: is the guest's command killed over a port
-    that answers the new call, not the previous one?"""
+    """After an interrupt between a call and its answer, the guest's command is killed, and the late
+    answer is not taken for the new call's."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / "agent"))
     listener.listen()
@@ -152,7 +151,7 @@ def test_a_command_in_a_guest_is_ended_and_its_late_answer_skipped(tmp_path: Pat
 
     def answer(said: dict[str, dict[str, object]], late: list[bytes]) -> bytes:
         arguments = said["arguments"]
-        if said["execute"] == "guest-sync":  # QEMU keeps for the next who connects what came late
+        if said["execute"] == "guest-sync":  # QEMU keeps late bytes for the next connection
             return b"".join(late) + msgspec.json.encode({"return": arguments["id"]}) + b"\n"
         if said["execute"] == "guest-exec":
             commands.append([str(arguments["path"]), *map(str, arguments["arg"])])

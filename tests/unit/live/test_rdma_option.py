@@ -1,5 +1,5 @@
-"""Is `--rdma` parsed as written, is bad input refused in one line, and do the unset parts follow
-the route to the daemon?"""
+"""Is `--rdma` parsed as written, is bad input refused in one line, and do unset parts follow the
+route to the daemon?"""
 
 import errno
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def test_what_names_an_adapter(text: str, meant: Rdma) -> None:
     ],
 )
 def test_what_names_none(text: str) -> None:
-    """Also numbers that no adapter can have, which the firmware has no room for."""
+    """This includes numbers beyond any adapter's, too large for the firmware's fields."""
     with pytest.raises(BadInput, match="is not part of an adapter's name") as caught:
         parse_rdma(text)
     assert "\n" not in str(caught.value) and "write DEVICE" in str(caught.value)
@@ -52,7 +52,7 @@ def test_what_names_none(text: str) -> None:
 def test_the_adapter_is_chosen_when_the_daemon_has_said_where_it_is(
     in_use: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before this end is opened; and if connections hold another adapter, does it stay?"""
+    """It is chosen before this end is opened; an adapter that connections already use stays."""
     did: list[Any] = []
 
     def prepare(rdma: Rdma) -> None:

@@ -1,4 +1,5 @@
-"""Is a child process that prints garbage, prints nothing or dies one line with its cause?"""
+"""Is a child process that prints garbage, prints nothing or dies reported in one line with its
+cause?"""
 
 import os
 import socket
@@ -45,7 +46,7 @@ MARKED = {
 
 @pytest.fixture(params=SAYS)
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Prints that, for any arguments, with a reason on stderr."""
+    """A program that prints this for any arguments, and a reason on stderr."""
     return script(tmp_path / "program", SAYS[request.param])
 
 
@@ -87,7 +88,7 @@ def test_a_program_that_does_not_start_or_end(tmp_path: Path) -> None:
 
 
 def test_a_program_that_complains_where_it_prints() -> None:
-    """Like fio: is its output the reason?"""
+    """A program like fio, which complains on stdout: its output is the reason."""
     words = [sys.executable, "-c", "import sys; print('no such pool'); sys.exit(3)"]
     with pytest.raises(RunFailed, match="ended with 3: no such pool"):
         ask(words, "here", "run it", 60)
@@ -159,7 +160,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_agent(answer: bytes, tmp_path: Path) -> None:
-    """Of a guest that gives an invalid answer to the first command."""
+    """The guest gives an invalid answer to the first command."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "agent"))
     listener.listen()
@@ -195,7 +196,7 @@ def test_a_daemon_in_a_guest(line: str, tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is memory bounded, for a line and for a whole output?"""
+    """Memory is bounded, for a line and for a whole output."""
     for module in (said, outside):
         monkeypatch.setattr(module, "BYTES_MAX", 1 << 17)
     endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"

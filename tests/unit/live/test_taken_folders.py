@@ -46,8 +46,8 @@ WRITES = [
 def test_a_folder_that_holds_others_files_keeps_them(
     command: str, name: str, tmp_path: Path
 ) -> None:
-    """With a user's files in `work`, a map of another pod, a file of the same name: are they
-    neither deleted nor overwritten, and is nothing created next to them?"""
+    """A user's files in `work`, another pod's map, or a file of the same name are neither deleted
+    nor overwritten, and nothing is created next to them."""
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("years of it")
@@ -55,15 +55,15 @@ def test_a_folder_that_holds_others_files_keeps_them(
     try:
         with pytest.raises(BadInput, match="it would be overwritten; give another --out"):
             COMMANDS[command](tmp_path)
-    finally:  # of a bed that was let up
+    finally:  # in case a bed came up
         for bed in (here, pod):
             bed.down(tmp_path)
     assert snapshot(tmp_path) == before
 
 
 def test_a_bed_is_taken_again(tmp_path: Path) -> None:
-    """By the command that made it, and over its own leftovers: also where the folder must be
-    empty."""
+    """The command that made it may take it again, over its own leftovers, even where the folder
+    must be empty."""
     bed = LocalBed(tmp_path / "bed")
     assert not bed.take("pod.toml")
     (bed.out / "pod.toml").touch()

@@ -1,4 +1,4 @@
-"""Are hits that carry no information noted from exactly the limit on?"""
+"""Does a run note that its hits carry no information, from exactly the limit on?"""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_each_is_told_at_its_bound_and_not_beyond(code: str) -> None:
 
 @pytest.mark.parametrize(("over", "told"), [(0, {"pool-holds-all"}), (1, set())])
 def test_a_pool_that_holds_the_longest_session_is_told(over: int, told: set[str]) -> None:
-    """With 48 retained blocks of a layer: 47 of the context, and one that decoding fills."""
+    """48 retained blocks of a layer: 47 of the context, and one that decode fills."""
     shape = geometry("tiny")
     options = DriveOptions(
         geometry=shape,

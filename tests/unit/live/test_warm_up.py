@@ -24,8 +24,8 @@ BLOCKS, WINDOWS = 256, 32
 
 
 def test_votes_of_the_last_windows_predict_the_first_step() -> None:
-    """Recounted independently: the best k before each window, the most often chosen first, as many
-    as the buffer holds. Most of the first step's selection is among them."""
+    """Recounted independently: the k best blocks before each window vote, and the most chosen fill
+    the buffer. They include most of the first step's selection."""
     workload = prepare(OPTIONS)
     context = compute_context(workload.synthetic_kv, range(BLOCKS), "quest", lambda *_: None)
     told = first_guesses(OPTIONS, workload, {0: context})[0]

@@ -1,4 +1,4 @@
-"""Are a run's bytes those between two polls of its daemon, prefill's included?"""
+"""Are a run's bytes, including prefill, those written between two polls of its daemon?"""
 
 from offstage.dpu.protocol.status import WearFigures
 from offstage.testbeds.live.wear import Written, run_wear, written
@@ -9,7 +9,7 @@ def look(host: int, drive: int) -> WearFigures:
 
 
 def test_a_run_has_what_prefill_and_decode_wrote() -> None:
-    """1,000 B of prefill and 200 of decode for 4 hits, 1,000 of them records of the host?"""
+    """1,000 B of prefill, and 200 of decode for 4 hits; 1,000 of them are the host's records."""
     empty, filled, ended = look(50, 70), look(950, 1070), look(1050, 1270)
     found = run_wear(4, written(empty, filled), written(filled, ended), ended)
     assert found == {
@@ -25,7 +25,7 @@ def test_a_run_has_what_prefill_and_decode_wrote() -> None:
 
 
 def test_without_the_operators_status_there_is_no_wear() -> None:
-    """If one poll was refused: is there no figure, and none made up?"""
+    """If a poll was refused, there is no figure rather than an invented one."""
     some = look(1, 1)
     assert written(None, some) is None and written(some, None) is None
     assert run_wear(4, None, Written(1, 1), some) == {}

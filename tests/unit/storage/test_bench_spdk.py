@@ -1,5 +1,5 @@
-"""Is a reference that did not reach the target run again, and any other failure reported in its own
-words? A script replaces spdk_nvme_perf."""
+"""Is a reference that did not reach the target run again, and is any other failure reported in its
+own words? A script replaces spdk_nvme_perf."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ NONE = 'echo "No valid NVMe controllers found" >&2'
 
 
 def perf(folder: Path, *runs: str) -> str:
-    """A program whose n-th run prints the n-th line, and every later one the last."""
+    """A program whose n-th run executes the n-th line, and every later run the last one."""
     lines = [f"  {number}) {run};;" for number, run in enumerate(runs[:-1])]
     program = folder / "perf"
     program.write_text(

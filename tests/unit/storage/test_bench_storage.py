@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def test_without_fio_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is the missing reference named, before a byte is written?"""
+    """The missing reference is named before a byte is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match="apt-get install fio"):
         bench_storage(tmp_path / "f")
@@ -30,18 +30,18 @@ def test_a_file_too_small_to_read_from_is_refused_and_kept(tmp_path: Path) -> No
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is missing; apt-get install fio")
 def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does a row carry both sides, and is only a file that the bench made removed?"""
+    """Each row has both sides, and only a file that the bench made is removed."""
     monkeypatch.setattr(bench, "CASES", bench.CASES[:2])
     try:
         found = bench_storage(tmp_path / "f", rounds=1, scale=0.01, file_size_bytes=64 * MIB)
     except OffstageError as error:
-        pytest.skip(str(error))  # no io_uring or no O_DIRECT here, and the line says which
+        pytest.skip(str(error))  # no io_uring or no O_DIRECT; the line says which
     assert not (tmp_path / "f").exists()
     pages = [one.pages for one in found.cases]
     assert pages.count("base pages") == 2
     huge = pages.count("reserved huge pages")
     assert len(pages) == 2 + huge
-    assert bool(found.notes) == (huge < 2)  # they may not be had, or not twice, and that is told
+    assert bool(found.notes) == (huge < 2)  # a note says if huge pages were not available twice
     assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + 9
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)

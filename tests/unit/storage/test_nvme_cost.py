@@ -1,4 +1,4 @@
-"""Is the cost of a read that of the drive's model under full load, and does it say when a partial
+"""Does the cost of a read match the drive's model under full load, and does it tell when a partial
 block saves media time, and when only bytes?"""
 
 import numpy as np
@@ -12,13 +12,13 @@ SPAN = 1 << 34
 
 
 def saturated_ns(name: str, size_bytes: int, align: int, count: int = 20_000) -> float:
-    """Between two random reads of a drive's model, 1,024 of them in flight."""
+    """Time per random read of a drive's model with 1,024 reads in flight."""
     params, draw = preset(name).params, np.random.default_rng(1)
     model, ends = NvmeModel(params, 1), [0] * 1024
     last = 0
     for number in range(count):
         slot = number % len(ends)
-        now = max(ends[slot], last)  # the oldest has ended
+        now = max(ends[slot], last)  # when the oldest has ended
         last = now
         ends[slot] = model.submit(now, int(draw.integers(SPAN // align)) * align, size_bytes)
     return max(ends) / count / 1e3
@@ -27,8 +27,8 @@ def saturated_ns(name: str, size_bytes: int, align: int, count: int = 20_000) ->
 @pytest.mark.parametrize("name", presets())
 @pytest.mark.parametrize("size_bytes", [512, 4 * KIB, 36 * KIB, 128 * KIB])
 def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int) -> None:
-    """Random reads of one size: the model never beats the cost, and comes near it. A read across
-    pages costs each of them, so the offsets are those that were drawn."""
+    """The model never beats the cost of random reads, and comes near it. A read that crosses pages
+    pays for each, so the cost uses the same random offsets."""
     params, draw = preset(name).params, np.random.default_rng(1)
     starts = draw.integers(SPAN // size_bytes, size=2_000) * size_bytes
     costs = nvme_cost(params, [(int(start), size_bytes) for start in starts])
@@ -39,8 +39,8 @@ def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int
 
 @pytest.mark.parametrize("name", presets())
 def test_a_sector_takes_as_long_as_4_kib(name: str) -> None:
-    """For today's drives: either the command or the media is the limit, and neither is less for 512
-    B; a sector saves bytes on channel and link."""
+    """On today's drives the command or the media is the limit, and neither is less for 512 B; a
+    sector only saves bytes on channel and link."""
     params = preset(name).params
     sector, page = nvme_cost(params, [(0, 512)]), nvme_cost(params, [(0, 4 * KIB)])
     assert sector.ns == page.ns and sector.bound in ("command", "media")
@@ -49,7 +49,7 @@ def test_a_sector_takes_as_long_as_4_kib(name: str) -> None:
 
 
 def test_two_commands_for_a_part() -> None:
-    """A part saves link time where the block is bound by it, and costs a command where that is."""
+    """A part saves link time where a block is link-bound, but costs time where commands limit."""
     params = preset("gen5-tlc").params
     whole = nvme_cost(params, [(0, 36 * KIB)])
     part = nvme_cost(params, [(0, 8 * KIB), (32 * KIB, 4 * KIB)])

@@ -1,4 +1,4 @@
-"""Does the NVMe timing model come out at the published figures, and keep its conservation laws?
+"""Does the NVMe timing model reproduce the published figures, and keep its conservation laws?
 
 All in virtual time: the figures below are computed, not measured.
 """
@@ -42,7 +42,7 @@ TINY = {
 def closed_loop(
     params: dict[str, int], block: int, depth: int, count: int, write: bool = False, seed: int = 1
 ) -> tuple[list[int], int]:
-    """Latencies in ps and the end of the last I/O, `depth` random I/Os always in flight."""
+    """Latencies in ps and the end of the last I/O, with `depth` random I/Os always in flight."""
     model = NvmeModel(params, seed)
     offsets = np.random.default_rng(seed).integers(0, 1 << 20, count) * block
     ends = [0] * depth
@@ -57,7 +57,7 @@ def closed_loop(
 
 @pytest.mark.parametrize("name", presets())
 def test_presets_come_out_at_their_cited_figures(name: str) -> None:
-    """Does a drive's preset yield its five published figures?"""
+    """A drive's preset reproduces its five published figures."""
     drive = preset(name)
     got: dict[str, float] = {}
     got["read_latency_ps"] = statistics.median(closed_loop(drive.params, 4096, 1, 3000)[0])
@@ -67,7 +67,7 @@ def test_presets_come_out_at_their_cited_figures(name: str) -> None:
     count = 20_000
     end = closed_loop(drive.params, 131_072, 64, count)[1]
     got["read_bytes_per_s"] = count * 131_072 * S_PS / end
-    # Sustained: what the write buffer took in at the start is not counted.
+    # Sustained rate: excludes what the write buffer absorbed at the start.
     end = closed_loop(drive.params, 131_072, 64, count, True)[1]
     written = count * 131_072 - drive.params["write_buffer_bytes"]
     got["write_bytes_per_s"] = written * S_PS / end
@@ -78,14 +78,14 @@ def test_presets_come_out_at_their_cited_figures(name: str) -> None:
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_says_where_it_comes_from(name: str) -> None:
-    """Does the source tell the cited from the fitted and the guessed?"""
+    """The source says what is cited, fitted or guessed."""
     drive = preset(name)
     assert "Fitted" in drive.source and "Guesses" in drive.source
     assert drive.cited["read_latency_ps"] > 0
 
 
 def test_an_unknown_preset_names_the_known() -> None:
-    """Is a misspelt drive one line that helps?"""
+    """A misspelt drive gives one line that helps."""
     with pytest.raises(BadInput, match="gen5-tlc"):
         preset("gen6")
 
@@ -105,13 +105,13 @@ def test_an_unknown_preset_names_the_known() -> None:
     ids=str,
 )
 def test_parameters_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    """Can no parameter reach the arithmetic that would divide by zero or overflow?"""
+    """No parameter can make the arithmetic divide by zero or overflow."""
     with pytest.raises(BadInput):
         NvmeModel(TINY | wrong)
 
 
 def test_zero_load_time_is_the_sum_of_its_parts() -> None:
-    """Is one read firmware + tR + channel + link to the picosecond, and one write no tPROG?"""
+    """A read takes firmware + tR + channel + link to the picosecond; a write includes no tPROG."""
     model = NvmeModel(TINY)
     channel, link = PAGE * 1000, PAGE * 500
     assert model.submit(0, 0, PAGE) == 10_000_000 + 50_000_000 + channel + link
@@ -120,7 +120,7 @@ def test_zero_load_time_is_the_sum_of_its_parts() -> None:
 
 
 def test_a_full_write_buffer_waits_for_programs() -> None:
-    """Does a burst end at link speed while it fits, and at program speed after?"""
+    """A burst runs at link speed while it fits the buffer, and then at program speed."""
     model = NvmeModel(TINY)
     ends = [model.submit(0, i * PAGE, PAGE, write=True) for i in range(64)]
     gaps = [b - a for a, b in itertools.pairwise(ends)]
@@ -129,7 +129,7 @@ def test_a_full_write_buffer_waits_for_programs() -> None:
 
 
 def test_reads_take_their_die_time_from_the_programs() -> None:
-    """Does a write behind a full buffer wait tR longer for each read that came between?"""
+    """A write behind a full buffer waits tR longer for each read that came between."""
     ends = []
     for reads in (0, 10):
         model = NvmeModel(TINY)
@@ -142,14 +142,14 @@ def test_reads_take_their_die_time_from_the_programs() -> None:
 
 
 def test_a_slow_page_does_not_hold_up_those_behind_it() -> None:
-    """Does a read on a busy die leave the link free for the next read on an idle die?"""
+    """A read on a busy die leaves the link free for the next read on an idle die."""
     model = NvmeModel(TINY | {"dies_per_channel": 2})
     last = max(model.submit(0, 0, PAGE) for _ in range(5))
     assert model.submit(0, PAGE, PAGE) < last - 3 * 50_000_000
 
 
 def test_one_die_is_a_queue_of_the_textbook() -> None:
-    """Is the mean wait at a die under Poisson arrivals that of M/D/1, rho s / (2 (1 - rho))?"""
+    """Under Poisson arrivals the mean wait at a die is that of M/D/1: rho s / (2 (1 - rho))."""
     params = TINY | {"channel_bytes_per_s": S_PS, "link_bytes_per_s": S_PS, "firmware_ps": 0}
     model = NvmeModel(params)
     service, load, count = params["read_ps"], 0.7, 200_000
@@ -162,7 +162,7 @@ def test_one_die_is_a_queue_of_the_textbook() -> None:
 
 IOS = st.lists(
     st.tuples(
-        st.integers(0, 200_000_000),  # ps since the one before
+        st.integers(0, 200_000_000),  # ps since the previous I/O
         st.booleans(),
         st.integers(0, 1 << 30).map(lambda block: block * 512),
         st.integers(1, 64).map(lambda blocks: blocks * 512),
@@ -178,7 +178,7 @@ DRIVES = st.sampled_from([preset(name) for name in presets()])
 def test_nothing_is_faster_than_its_parts_and_the_link_carries_no_more_than_its_rate(
     drive: Preset, ios: list[tuple[int, bool, int, int]], seed: int
 ) -> None:
-    """Do the laws hold for any mix of reads and writes, and does a seed repeat a run?"""
+    """The laws hold for any mix of reads and writes, and a seed repeats a run."""
     params = drive.params
     runs = []
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_nothing_is_faster_than_its_parts_and_the_link_carries_no_more_than_its_
     for direction in (False, True):
         chosen = [io for io in runs[0] if io[2] == direction]
         for first, (begin, *_) in enumerate(chosen):
-            # Whatever was submitted after `begin` crossed the link after `begin`.
+            # An I/O submitted after `begin` crosses the link after `begin`.
             after = sorted((end, size) for _, end, _, size in chosen[first:])
             total = 0
             for end, size in after:
@@ -206,7 +206,7 @@ def test_nothing_is_faster_than_its_parts_and_the_link_carries_no_more_than_its_
 @given(pages=st.lists(st.integers(0, 3), min_size=2, max_size=80), gap=st.integers(0, 10**8))
 @settings(max_examples=60, deadline=None)
 def test_a_die_serves_in_the_order_of_arrival(pages: list[int], gap: int) -> None:
-    """Are reads of one die finished in the order they came, tR apart at least?"""
+    """Reads of one die end in the order they arrived, at least tR apart."""
     model = NvmeModel(TINY | {"channel_count": 4})
     last: dict[int, int] = {}
     for number, page in enumerate(pages):

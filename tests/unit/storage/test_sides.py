@@ -51,7 +51,7 @@ def open_side(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known(install: Install) -> None:
-    """Also where a daemon's configuration has it, before anything is opened."""
+    """A daemon's configuration is checked too, before anything is opened."""
     install("acme", "def table(): return 0")
     with pytest.raises(BadInput, match=r"no storage 'acne'.* posix, .*spdk, acme, or install"):
         open_side("acne")
@@ -86,7 +86,7 @@ def test_a_broken_package_is_named(install: Install, code: str, said: str) -> No
 def test_a_table_that_cannot_be_added(
     install: Install, name: bytes, version: int, error: type[Exception], said: str
 ) -> None:
-    """An old build, and one that would stand in for a storage of ours."""
+    """An old build, and one with the name of a built-in storage."""
     table = Table(name, version)
     install("acme", f"def table(): return {ctypes.addressof(table)}")
     with pytest.raises(error, match=said):

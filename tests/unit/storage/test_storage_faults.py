@@ -54,7 +54,7 @@ def blocks(buffer: Buffer) -> list[set[int]]:
 
 
 def test_nothing_moves_before_its_time() -> None:
-    """Is a read invisible one nanosecond before it is due and there when it is?"""
+    """A read is invisible one nanosecond before it is due, and complete when it is due."""
     with sim() as storage:
         assert end_of(storage, Io(WRITE, 1, 0, 8192, filled(7))) == 8192
         buffer = filled(0)
@@ -69,7 +69,7 @@ def test_nothing_moves_before_its_time() -> None:
 
 
 def test_completions_come_in_the_order_of_time() -> None:
-    """Does a write overtake the read before it, and poll keep time order over one long jump?"""
+    """A write overtakes the read before it, and poll keeps time order over one long jump."""
     with sim() as storage:
         storage.submit([Io(READ, 1, 0, 8192, filled(0)), Io(WRITE, 2, 8192, LBA, filled(0))])
         storage.clock.advance_to(10**9)
@@ -77,7 +77,7 @@ def test_completions_come_in_the_order_of_time() -> None:
 
 
 def test_eio_moves_nothing() -> None:
-    """Does a failed write leave the medium unchanged, and a failed read the buffer?"""
+    """A failed write leaves the medium unchanged, and a failed read the buffer."""
     with sim(Faults(eio=ALWAYS)) as storage:
         buffer = filled(9)
         assert end_of(storage, Io(WRITE, 1, 0, 8192, buffer)) == -errno.EIO
@@ -88,7 +88,7 @@ def test_eio_moves_nothing() -> None:
 
 
 def test_short_moves_a_prefix_and_says_eio() -> None:
-    """Is a short read never passed off as a whole one?"""
+    """A short read is never reported as a complete one."""
     with sim(Faults(short=ALWAYS)) as storage:
         buffer = filled(9)
         assert end_of(storage, Io(READ, 1, 0, 8192, buffer)) == -errno.EIO
@@ -96,7 +96,7 @@ def test_short_moves_a_prefix_and_says_eio() -> None:
 
 
 def test_corrupt_flips_one_byte_of_the_read_only() -> None:
-    """Does a corrupt read end well with exactly one wrong byte, elsewhere each time?"""
+    """A corrupt read succeeds with exactly one wrong byte, at another offset each time."""
     offsets = set()
     with sim(Faults(corrupt=ALWAYS)) as storage:
         assert end_of(storage, Io(WRITE, 1, 0, 8192, filled(7))) == 8192
@@ -110,7 +110,7 @@ def test_corrupt_flips_one_byte_of_the_read_only() -> None:
 
 
 def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
-    """Is a torn write a mixture of whole blocks that never is the complete new data?"""
+    """A torn write mixes whole old and new blocks, and never stores all new data."""
     patterns = set()
     for seed in range(30):
         with sim(Faults(torn=ALWAYS), seed) as storage:
@@ -122,12 +122,12 @@ def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
             patterns.add(tuple(block == {7} for block in found))
             assert end_of(storage, Io(WRITE, 3, 0, LBA, filled(9))) == -errno.EIO
             assert end_of(storage, Io(READ, 4, 0, LBA, buffer)) == LBA
-            assert blocks(buffer)[0] == found[0]  # one block is never torn: old it stays
+            assert blocks(buffer)[0] == found[0]  # a single block is never torn: it stays old
     assert len(patterns) > 20
 
 
 def test_a_hung_io_ends_only_when_unhung() -> None:
-    """Does a hang last for ever, keep its entry in the queue, and end with -ETIMEDOUT?"""
+    """A hung I/O keeps its queue entry until it is released, and then ends with -ETIMEDOUT."""
     with sim(Faults(hang=ALWAYS)) as storage:
         buffer = filled(9)
         storage.submit([Io(READ, 1, 0, 8192, buffer), Io(WRITE, 2, 0, 8192, buffer)])
@@ -141,7 +141,7 @@ def test_a_hung_io_ends_only_when_unhung() -> None:
 
 
 def test_a_device_that_stops_answering() -> None:
-    """Do the I/Os that fell due during a hang time out, and later ones go on?"""
+    """I/Os that fell due during a hang time out; later ones complete."""
     with sim() as storage:
         storage.submit([Io(READ, 1, 0, LBA, filled(0))])
         storage.hang()
@@ -162,7 +162,7 @@ def outcomes(seed: int) -> list[tuple[int, int]]:
 
 
 def test_a_seed_repeats_a_run_and_rates_are_kept() -> None:
-    """Is a run its seed's alone, and each fault about as frequent as asked?"""
+    """A run depends on its seed alone, and each fault is about as frequent as configured."""
     first = outcomes(5)
     assert first == outcomes(5) and first != outcomes(6)
     failed = [user for user, result in first if result == -errno.EIO]

@@ -31,7 +31,7 @@ def emulated(clock: Clock, **more: object) -> Storage:
 
 
 def test_an_emulated_read_is_neither_early_nor_counted_late_when_on_time() -> None:
-    """Is a completion held back until the model's time, to the nanosecond?"""
+    """A completion is held back until the model's time, to the nanosecond."""
     clock = Clock(simulated=True, now_ns=10**9)
     with emulated(clock) as storage:
         storage.submit([Io(READ, 1, 0, 4096, Buffer(4096))])
@@ -46,7 +46,7 @@ def test_an_emulated_read_is_neither_early_nor_counted_late_when_on_time() -> No
 
 
 def test_what_comes_after_the_models_time_is_counted() -> None:
-    """Does the statistic that keeps an emulated figure honest see 4 % as noise and 10 % as late?"""
+    """The statistic behind an emulated figure takes 4 % as noise and counts 10 % as late."""
     clock = Clock(simulated=True, now_ns=10**9)
     with emulated(clock) as storage:
         for late_ns, count in ((2_400, 0), (6_000, 1), (900_000, 2)):
@@ -63,7 +63,7 @@ def test_what_comes_after_the_models_time_is_counted() -> None:
 
 
 def test_a_batch_of_reads_begins_before_the_next_poll(tmp_path: Path) -> None:
-    """Does the drive work while a batch is still being prepared, or wait for its end?"""
+    """The drive starts on a batch at submission, without waiting for a poll."""
     config = StorageConfig("io_uring", str(tmp_path / "f"), size_bytes=1 << 16, queue_depth_max=4)
     buffer = Buffer(2 * 4096)
     try:
@@ -74,12 +74,12 @@ def test_a_batch_of_reads_begins_before_the_next_poll(tmp_path: Path) -> None:
         raise
     with storage:
         assert storage.submit([Io(READ, i, 4096 * i, 4096, buffer, 4096 * i) for i in (0, 1)]) == 2
-        assert select.select([storage.wait_fd], [], [], 10)[0]  # nobody has polled
+        assert select.select([storage.wait_fd], [], [], 10)[0]  # before any poll
         assert sorted(end.user for end in storage.drain()) == [0, 1]
 
 
 def test_the_modelled_drive_bounds_the_queue() -> None:
-    """Is the shorter of the two queues, the caller's and the drive's, the one that counts?"""
+    """The shorter of the caller's and the drive's queue counts."""
     with emulated(Clock(), nvme=TLC | {"queue_depth_max": 3}) as storage:
         assert storage.queue_depth_max == 3
     with emulated(Clock()) as storage:
@@ -88,13 +88,13 @@ def test_the_modelled_drive_bounds_the_queue() -> None:
 
 @pytest.mark.parametrize("inner", ["emulated", "sim", "nonsense"])
 def test_a_model_over_a_model_is_refused(inner: str) -> None:
-    """Is it impossible to stack two timings and publish the sum?"""
+    """Two timings cannot be stacked and their sum published."""
     with pytest.raises(BadInput):
         emulated(Clock(), inner=inner)
 
 
 def test_cached_pages_are_read_in_place(tmp_path: Path) -> None:
-    """Does posix over the page cache complete a read of a cached page without a thread's turn?"""
+    """posix over the page cache completes the read of a cached page without a thread."""
     config = StorageConfig("posix", str(tmp_path / "f"), size_bytes=1 << 16, queue_depth_max=4)
     buffer = Buffer(4096)
     with Storage(config) as storage:
@@ -118,7 +118,7 @@ REFUSED = {
 def test_what_cannot_be_opened_is_one_line_with_a_fix(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does every refusal name its cause and fix?"""
+    """Every refusal names its cause and fix."""
     monkeypatch.chdir(tmp_path)
     wrong, fix = REFUSED[case]
     options = {"backend": "posix", "size_bytes": 0} | wrong
@@ -128,7 +128,7 @@ def test_what_cannot_be_opened_is_one_line_with_a_fix(
 
 
 def test_a_file_that_was_cut_is_an_error_not_zeros(tmp_path: Path) -> None:
-    """Does a read past the end of a file that shrank end with -EIO on every file side?"""
+    """A read past the end of a truncated file ends with -EIO on every file side."""
     file = tmp_path / "f"
     for backend in ("posix", "io_uring"):
         config = StorageConfig(backend, str(file), size_bytes=1 << 16, queue_depth_max=4)
@@ -167,7 +167,7 @@ print(json.dumps(found))
 
 
 def test_where_the_kernel_forbids_io_uring(tmp_path: Path) -> None:
-    """Does "auto" fall back with a warning, and "io_uring" refuse with the sysctl's name?"""
+    """ "auto" falls back with a warning, and "io_uring" is refused with the sysctl's name."""
     done = subprocess.run(
         [sys.executable, "-c", FORBIDDEN, str(tmp_path / "f")],
         capture_output=True,
@@ -180,12 +180,12 @@ def test_where_the_kernel_forbids_io_uring(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["auto"][0] == "posix" and "io_uring" in found["auto"][1]
     assert found["io_uring"][0] == "refused"
-    known = ("kernel.io_uring_disabled", "liburing")  # the latter where it was built without
+    known = ("kernel.io_uring_disabled", "liburing")  # liburing if it was built without it
     assert any(text in found["io_uring"][1] for text in known)
 
 
 def test_registered_memory_may_come_and_go(tmp_path: Path) -> None:
-    """Can hosts attach and detach without end, with memory that comes back at the same address?"""
+    """Hosts can attach and detach without limit, with memory at the same address again."""
     config = StorageConfig("auto", str(tmp_path / "f"), size_bytes=1 << 16, queue_depth_max=4)
     with Storage(config) as storage:
         for number in range(600):  # more than the buffer table holds

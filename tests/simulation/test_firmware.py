@@ -1,8 +1,8 @@
 """Does the whole firmware keep its invariants in virtual time, for every seed?
 
 The program is dpu/firmware/test/simulate.c: it checks the invariants at every step (see
-test/support_simulate.h), and aborts with the seed and the step where one fails. This test builds it
-and gives it seeds; a seed that fails is a seed that always fails.
+test/support_simulate.h), and aborts with the seed and step of a failure. This test builds it and
+runs it with seeds; a seed that fails always fails.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # it builds the whole firmware once more
+pytestmark = pytest.mark.slow  # it builds the whole firmware again
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "dpu" / "firmware"
 SEEDS = 60
@@ -20,7 +20,7 @@ STEPS = 600
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """build/plain/simulate, up to date."""
+    """The path of build/plain/simulate, up to date."""
     if shutil.which("make") is None or shutil.which("gcc") is None:
         pytest.skip("no C compiler; apt-get install make gcc")
     done = subprocess.run(
@@ -31,7 +31,7 @@ def program() -> Path:
 
 
 def run(program: Path, seed: int, runs: int, steps: int) -> list[dict[str, str]]:
-    """The figures of each run, by name."""
+    """Return the figures of each run, by name."""
     command = [str(program), "--seed", str(seed), "--runs", str(runs), "--steps", str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
@@ -40,8 +40,7 @@ def run(program: Path, seed: int, runs: int, steps: int) -> list[dict[str, str]]
 
 
 def test_seeds(program: Path) -> None:
-    """Do the invariants hold, and did the runs meet what they are for: faults, losses,
-    strictness?"""
+    """The invariants hold, and the runs do exercise faults, losses and strict mode."""
     figures = run(program, 1, SEEDS, STEPS)
     assert len(figures) == SEEDS
 
@@ -57,7 +56,7 @@ def test_seeds(program: Path) -> None:
 
 
 def test_one_seed_is_one_run(program: Path) -> None:
-    """Does a seed reproduce every decision, counter and answer, and another seed does not?"""
+    """A seed reproduces every decision, counter and answer, and differs from other seeds."""
     first, again = (run(program, 77, 5, STEPS) for _ in range(2))
     assert first == again
     assert len({one["hash"] for one in first}) == 5

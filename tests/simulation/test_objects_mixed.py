@@ -1,7 +1,6 @@
-"""Is an object that a reader gets always one whole put, whatever other clients write, lease, lose
-or leave unfinished? A list of choices determines the order of all events. OFFSTAGE_OBJECT_SEEDS:
-the number of random lists; OFFSTAGE_OBJECT_ORDERS: the most deviations in a list for the small
-cases."""
+"""Does a reader always get one whole put of an object, whatever other clients write, lease, lose or
+leave unfinished? A list of choices determines the order of all events. OFFSTAGE_OBJECT_SEEDS: the
+number of random lists; OFFSTAGE_OBJECT_ORDERS: the most deviations per list in the small cases."""
 
 import os
 import random
@@ -25,7 +24,7 @@ STEPS_MAX = 4000
 ORDERS = int(os.environ.get("OFFSTAGE_OBJECT_ORDERS", "2"))
 FAULTS = ("kill", "lose", "damage", "fill", "refuse", "restart")
 CASES = ("nothing there", "there", "lost", "damaged", "two writers")
-SOON = (("nothing there", False), ("there", True))  # the others take longer
+SOON = (("nothing there", False), ("there", True))  # the other cases take longer
 
 
 @dataclass
@@ -65,8 +64,8 @@ def bytes_of(seed: int, size: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]
 
 def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> None:
     """Run until every operation that can end has ended: each step chooses among the clients that
-    can proceed and the faults, each kind of fault a limited number of times. By default the daemon
-    finishes its calls first, and no fault occurs."""
+    can proceed and the faults, each kind of which may occur a limited number of times. By default
+    the daemon finishes its calls first, and no fault occurs."""
     world.left = Counter(left)
     for one in asked:
         if one.kind is Kind.PUT:
@@ -90,8 +89,7 @@ def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> N
 
 
 def check(asked: list[Asked], puts: list[Asked], found: Counter[str]) -> None:
-    """The result of a read is one whole put, and no buffer was written after its operation
-    ended."""
+    """Every read returns one whole put, and no buffer is written after its operation ended."""
     for one in asked:
         assert one.left is None or np.array_equal(one.left, one.data), "written after its end"
         found[f"{one.kind.name} {one.state.value if one.state else 'killed'}"] += 1
@@ -100,7 +98,7 @@ def check(asked: list[Asked], puts: list[Asked], found: Counter[str]) -> None:
 
 
 def settle(world: World, puts: list[Asked]) -> None:
-    """When all other clients have left and there is room, a put succeeds and is read back."""
+    """Once all other clients have left and there is room, a put succeeds and is read back."""
     for client in list(world.movers):
         world.kill(client)
     world.full, world.lasting = False, True
@@ -112,7 +110,7 @@ def settle(world: World, puts: list[Asked]) -> None:
 
 
 def drawn(rng: random.Random, weight: float) -> Callable[[int], int]:
-    """Random choices of a seed, biased towards progress, so that runs get far."""
+    """Seeded random choices, biased towards progress, so that runs get far."""
 
     def choose(count: int) -> int:
         return rng.randrange(count) if rng.random() < weight else rng.randrange(min(count, 3))
@@ -121,9 +119,9 @@ def drawn(rng: random.Random, weight: float) -> Callable[[int], int]:
 
 
 def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With several writers of one key, readers, holders of leases, a store that loses and damages
-    blocks, fills up and fails deletes, clients that die and a daemon that restarts: is no read a
-    mixture, and does the key work when they have left?"""
+    """Many clients write, read and lease one key and may die; the store loses and damages blocks,
+    fills up and fails deletes; the daemon restarts. No read is a mixture, and the key works once
+    they have left."""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
     found = Counter[str]()
@@ -189,8 +187,7 @@ def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_delete_that_may_not_last_is_no_success(
     monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    """If the drive fails deletes, are the delete of an object and a put that replaces one
-    refused?"""
+    """If the drive fails deletes, deleting or replacing an object is refused."""
     world = World(lambda _: 0)
     stepped(monkeypatch, [world])
     asked = [
@@ -204,7 +201,7 @@ def test_a_delete_that_may_not_last_is_no_success(
 
 
 class Known(Exception):
-    """This order reached a state from which others have been continued."""
+    """This order reached a state from which earlier orders have continued."""
 
 
 @dataclass
@@ -231,8 +228,8 @@ class Order:
 
 
 def orders(deviations: int, begin: Callable[[], World]) -> Iterator[World]:
-    """A world for each list of choices with at most this many that are not 0. A run that reaches a
-    state from which others have continued with as many deviations left ends as Known."""
+    """Yield a world for each list of choices with at most this many that are not 0. A run that
+    reaches a state already continued with as many deviations left raises Known."""
     todo: list[list[int]] = [[]]
     seen: dict[int, int] = {}
     while todo:
@@ -265,13 +262,13 @@ def small_cases() -> list[Any]:
 def test_all_orders_of_the_small_cases(
     monkeypatch: pytest.MonkeyPatch, case: str, leased: bool, deviations: int
 ) -> None:
-    """With one or two writers of an object's key, a reader, and perhaps a third client that leases
-    the object: is no order with two deviations a mixture, and does the key work afterwards? A
-    deviation is a step out of turn or a fault: a client dies, a block is lost or damaged, the store
-    is full, the drive fails deletes, the daemon restarts without the newest blocks."""
+    """One or two writers of an object's key, a reader, and perhaps a third client that leases the
+    object: with two deviations, no order reads a mixture, and the key works afterwards. A deviation
+    is a step out of turn or a fault: a client dies, a block is lost or damaged, the store is full,
+    the drive fails deletes, the daemon restarts without the newest blocks."""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
-    monkeypatch.setattr(moves, "HELD_S", 0.05)  # more turns of it have no other states
+    monkeypatch.setattr(moves, "HELD_S", 0.05)  # a longer hold adds turns but no states
     found, size, puts = Counter[str](), 2 * PAYLOAD, list[Asked]()
 
     def begin() -> World:
@@ -311,9 +308,9 @@ def test_all_orders_of_the_small_cases(
 
 @pytest.mark.parametrize("leased", [False, True])
 def test_what_is_given_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, leased: bool) -> None:
-    """With a bounded read, a lookup with a lease and a concurrent put, while the daemon freezes at
-    any point: does no order write a buffer after its operation ended, leak a session or a call, or
-    leave the key unreadable?"""
+    """A bounded read, a lookup with a lease and a concurrent put, with a daemon that freezes at any
+    point: no order writes a buffer after its operation ended, leaks a session or a call, or leaves
+    the key unreadable."""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
     found, size, puts = Counter[str](), 3 * PAYLOAD, list[Asked]()

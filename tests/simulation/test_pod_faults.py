@@ -1,7 +1,7 @@
 """Are the hosts' blocks right, and does every request end, under every fault of a pod?
 
-The product's host of a pod, its sessions, fabric, suspicion and follower, over daemons, links and
-an etcd in virtual time. One seed determines the order of all events.
+Runs the product's host of a pod, its sessions, fabric, suspicion and follower, over daemons, links
+and an etcd in virtual time. One seed determines the order of all events.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ def run_seeds(seeds: range) -> Counter[str]:
 
 
 def test_whatever_fails() -> None:
-    """No invariant fails, and the seeds do meet faults, misses and their reasons."""
+    """No invariant fails, and the seeds do reach faults, misses and their reasons."""
     found = run_seeds(range(SEEDS))
     assert all(found[fault] for fault in FAULTS)
     assert found["hits"] > 1000 and found["elsewhere"] > 0 and found["EHOSTDOWN"] > 0
@@ -36,7 +36,7 @@ def test_whatever_fails_longer() -> None:
 
 
 def _wrong_row(fabric: PodFabric) -> None:
-    """Fetched blocks are reported in the wrong rows."""
+    """Report fetched blocks in the wrong rows."""
     right = fabric.fetch_end
 
     def end(fetch: Any) -> Any:
@@ -64,8 +64,7 @@ def test_a_host_that_mixes_up_its_blocks_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_placement_that_changes_by_itself_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every lookup computes another home: blocks that were put are missed after all faults have
-    ended."""
+    """If every lookup computes another home, stored blocks are missed even after all faults."""
     turn = [0]
 
     def anywhere(members: Sequence[Joined], shard: Any) -> Joined:
@@ -78,7 +77,7 @@ def test_a_placement_that_changes_by_itself_is_noticed(monkeypatch: pytest.Monke
 
 
 def test_a_miss_that_is_invented_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home that has all blocks reports none."""
+    """A home that has all blocks reports that it has none."""
     right = pod_sessions.PodSessions._told
 
     def told(self: Any, shard: Any, batch: Any) -> Any:

@@ -14,14 +14,14 @@ from offstage.dpu.pod.fence import Standing
 
 @pytest.mark.slow
 def test_the_fence_holds_where_clocks_run_alike() -> None:
-    """Without restarts and slow clocks, for a quicker run."""
+    """Excludes restarts and slow clocks, for a quicker run."""
     assert explore(begin=State(slow=False, incarnation=1), restarts=False) > 10_000
 
 
 @pytest.mark.slow
 def test_the_fence_holds() -> None:
-    """No read is served past a fence, no memory of another key is taken for the block, and no
-    deleted block is read after its deletion was acknowledged."""
+    """No read is served past a fence, no memory of another key is taken for the block, and no block
+    is read after its deletion was acknowledged."""
     assert explore() > 1_000_000
 
 
@@ -40,7 +40,7 @@ def _any_epoch(standing: Standing, now: int, incarnation: int, epoch: int, *, wr
     return fence.refusal(standing, now, incarnation, epoch, writes=False)
 
 
-LONG = pytest.mark.slow  # the shortest way to the break is long
+LONG = pytest.mark.slow  # the shortest path to a violation is long
 RULES: list[tuple[str, Callable[..., Any], str]] = [
     ("refusal", _full_lease, "past a fence"),
     ("refusal", _any_incarnation, "another incarnation"),
@@ -60,7 +60,7 @@ RULES: list[tuple[str, Callable[..., Any], str]] = [
     [pytest.param(*one, marks=LONG if at in (2, 3) else ()) for at, one in enumerate(RULES)],
 )
 def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], said: str) -> None:
-    """Without the rule an invariant fails, and the error names the steps to it."""
+    """Without the rule an invariant fails, and the error lists the steps that lead there."""
     rules = type("Without", (Rules,), {name: staticmethod(wrong)})
     with pytest.raises(Broken, match=said) as broken:
         explore(rules)
@@ -68,7 +68,7 @@ def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], said: str) ->
 
 
 def test_the_shares_of_a_lease_leave_room_for_clocks() -> None:
-    """A daemon uses half of a lease and a host three eighths, of any length: an eighth is left."""
+    """Of any lease, a daemon uses half and a host three eighths: one eighth is left."""
     for ttl in (1, 3, 7, 8, 1000, 5_000_000_001):
         own, host = ttl // 2, 3 * ttl // 8
         assert fence.serves(Standing(1, 1, ttl, 0), own) and fence.reads_memory(0, host, ttl)

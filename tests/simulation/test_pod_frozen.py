@@ -1,5 +1,5 @@
-"""If etcd is down for all, may the members of a pod serve on by promises to each other, and is each
-rule of that needed? Explores every order of events, over the product's own functions."""
+"""If etcd is down for all, may a pod's members serve on by promises to each other, and is each of
+the rules needed? Explores every order of events, over the product's own functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +11,14 @@ from offstage.dpu.pod import fence
 
 
 def test_alone_in_its_map() -> None:
-    """A daemon that knows no other member serves on, and one that joins meanwhile may not remove
-    it."""
+    """A daemon that knows no other member serves on, and one that joins later cannot remove it."""
     states, lasting = explore(begin=State(p=Other(0)))
     assert states > 5_000 and lasting
 
 
 @pytest.mark.slow
 def test_it_holds_and_lasts() -> None:
-    """A removed daemon is never read and serves no host; a daemon does serve long after its lease
+    """A removed daemon is never read and serves no host; one may serve long after its lease
     ended."""
     states, lasting = explore()
     assert states > 300_000 and lasting
@@ -29,7 +28,7 @@ def _later(joined: int, reported: int, promised: int | None, now: int, ttl: int)
     return fence.takes_out(joined, reported, promised, now, ttl // 2)
 
 
-LONG = pytest.mark.slow  # the shortest way to the break is long
+LONG = pytest.mark.slow  # the shortest path to a violation is long
 ENDED = State(lease=CAP, own=LATE, slow=False)
 """D's lease has ended, and etcd answers nobody: what the first five ticks may come to."""
 RULES: list[tuple[str, Callable[..., Any], State]] = [
@@ -50,7 +49,7 @@ RULES: list[tuple[str, Callable[..., Any], State]] = [
     [pytest.param(*one, marks=LONG if at in (1, 3, 4, 6) else ()) for at, one in enumerate(RULES)],
 )
 def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], begin: State) -> None:
-    """Without the rule a removed daemon serves or is read, and the error names the steps to it."""
+    """Without the rule a removed daemon serves or is read; the error lists the steps."""
     rules = type("Without", (Rules,), {name: staticmethod(wrong)})
     with pytest.raises(Broken, match="takes D out"):
         explore(rules, begin)

@@ -1,4 +1,4 @@
-"""Do leases, epochs and deletions keep their guarantees under every fault, with clocks that drift?
+"""Do leases, epochs and deletions keep their guarantees under every fault, with drifting clocks?
 
 Each daemon runs the product's keeper and member in virtual time. One seed determines the order of
 all events.
@@ -31,7 +31,7 @@ def run_seeds(seeds: range, folder: Path, drift: float = DRIFT) -> Counter[str]:
 
 
 def test_whatever_fails(tmp_path: Path) -> None:
-    """No invariant fails, and the seeds do meet faults, deletions and reads of memory."""
+    """No invariant fails, and the seeds do reach faults, deletions and reads of memory."""
     found = run_seeds(range(SEEDS), tmp_path)
     assert all(found[fault] for fault in FAULTS)
     assert found["hits"] > 1000 and found["memory"] > 1000 and found["deletions"] > 5
@@ -44,9 +44,9 @@ def test_whatever_fails_longer(tmp_path: Path) -> None:
 
 
 def test_whatever_fails_where_etcd_is_put_back(tmp_path: Path) -> None:
-    """If etcd is restored from an older copy amid all other faults, is no acknowledged deletion
-    undone, even by a member that was away, and do all members serve once an operator accepts the
-    map?"""
+    """If etcd is restored from an older copy amid all other faults, no acknowledged deletion is
+    undone, even by a member that was away, and all members serve once an operator accepts the
+    map."""
     found = Counter[str]()
     for seed in range(SEEDS):
         (tmp_path / f"{seed}").mkdir()
@@ -104,6 +104,6 @@ def test_each_rule_is_missed(
 
 @pytest.mark.slow
 def test_clocks_that_drift_too_far_are_noticed(tmp_path: Path) -> None:
-    """The fence allows an eighth of a lease for drift."""
+    """The fence allows for a drift of one eighth of a lease."""
     with pytest.raises(Broken, match="the map has"):
         run_seeds(range(NOTICED), tmp_path, 0.6)

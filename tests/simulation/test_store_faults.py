@@ -58,7 +58,7 @@ class Run:
     """Puts, gets and deletes in flight together; the run remembers the acknowledged ones."""
 
     def __init__(self, storage: Storage, store: Store, seed: int, honest_reads: bool) -> None:
-        self.gone: set[tuple[int, int]] = set()  # deleted since
+        self.gone: set[tuple[int, int]] = set()  # deleted since they were stored
         self.storage, self.store, self.honest_reads = storage, store, honest_reads
         self.random = random.Random(seed)
         self.flying: dict[int, tuple[str, int, int]] = {}
@@ -76,7 +76,7 @@ class Run:
         elif done.rc == 0:
             assert done.payload == PAYLOADS[key, layer]
             self.served += 1
-        elif done.rc == -errno.ENOENT:  # another read found it damaged, and it was wiped
+        elif done.rc == -errno.ENOENT:  # wiped after another read found it damaged
             assert not self.honest_reads and (key, layer) not in self.stored
         else:
             assert done.rc in (-errno.EIO, -errno.EBADMSG)
@@ -100,7 +100,7 @@ class Run:
             self.user += 1
             rc = self.store.get(key, layer, self.user)
             assert rc in (0, -errno.EAGAIN, -errno.ENOENT)
-            # The cleaner may have found a block that fails its check, where reads lie.
+            # If reads lie, the cleaner may have dropped a block that failed its check.
             assert rc != -errno.ENOENT or not self.honest_reads or (key, layer) not in self.stored
             if rc == 0:
                 self.flying[self.user] = ("get", key, layer)
@@ -115,8 +115,8 @@ class Run:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_failing_writes_lose_nothing_acknowledged(seed: int) -> None:
-    """If writes end with EIO, short or torn: is every acknowledged block there after a restart, and
-    no block whose delete was waited for, although the delete's own writes failed at times too?"""
+    """If writes fail, short or torn included, a restart finds every acknowledged block, and none
+    that was wiped, although wipes fail at times too."""
     with drive(seed, Faults(eio=4_000, short=20_000, torn=20_000)) as storage:
         store = Store(storage, config(seed))
         run = Run(storage, store, seed, honest_reads=False)
@@ -124,7 +124,7 @@ def test_failing_writes_lose_nothing_acknowledged(seed: int) -> None:
             run.step()
         for done in store.drain():
             run.ended(done)
-        for now_s in range(100):  # what failed is tried again each second
+        for now_s in range(100):  # failed wipes are retried each second
             store.tick(now_s)
             while store.in_flight:
                 store.poll()
@@ -145,7 +145,7 @@ def test_failing_writes_lose_nothing_acknowledged(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_lying_reads_are_never_data(seed: int) -> None:
-    """If reads succeed with a flipped byte, is each of them detected and counted?"""
+    """If reads succeed with a flipped byte, each of them is detected and counted."""
     with (
         drive(seed, Faults(corrupt=150_000)) as storage,
         Store(storage, config(seed)) as store,
@@ -156,14 +156,14 @@ def test_lying_reads_are_never_data(seed: int) -> None:
         for done in store.drain():
             run.ended(done)
         assert run.served > 0
-        # Some flips fall into bytes beyond the payload, which nobody reads.
+        # Some flips hit bytes beyond the payload, which are never read.
         assert 0 < run.refused <= store.stats()["checks_failed"]
         assert store.verify() == 0
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_good_drive_refuses_nothing(seed: int) -> None:
-    """Without faults, is there a single failure? The other tests would hide one."""
+    """Without faults nothing fails; otherwise the other tests could hide an error."""
     with drive(1, Faults()) as storage, Store(storage, config(seed)) as store:
         run = Run(storage, store, 1, honest_reads=True)
         for _ in range(4 * STEPS):
@@ -176,7 +176,7 @@ def test_a_good_drive_refuses_nothing(seed: int) -> None:
 
 
 def test_a_hung_device_delays_only_its_callers() -> None:
-    """Does close return while I/O hangs, and do the hung requests end once the device is back?"""
+    """Close returns while I/O hangs, and the hung requests end once the device is back."""
     with drive(3, Faults()) as storage:
         with Store(storage, CONFIG) as store:
             assert store.put_wait(1, 0, PAYLOADS[1, 0]) == 0

@@ -87,7 +87,7 @@ def test_damage_is_a_miss_and_never_data(
     copies: list[tuple[int, int, int]],
     cut: int,
 ) -> None:
-    """Is each block either itself or absent, whatever the damage to the file?"""
+    """Whatever the damage to the file, each block is either correct or absent."""
     path = tmp_path_factory.mktemp("fuzz") / "store.offstage"
     path.write_bytes(damaged(image, edits, copies, cut))
     try:
@@ -98,7 +98,7 @@ def test_damage_is_a_miss_and_never_data(
     assert whole is None or all(PAYLOADS[name] == data for name, data in whole.items())
     try:
         storage = device(path)
-    except OffstageError as error:  # what was cut is made whole where it says that it is ours
+    except OffstageError as error:  # a truncated file is extended only if it has our header
         data = path.read_bytes()
         assert error.errno == errno.EEXIST and cut and holds(data[:HEAD_BYTES]) != STORE
         return
@@ -117,8 +117,8 @@ def test_damage_is_a_miss_and_never_data(
                     done.rc in (-errno.ENOENT, -errno.EBADMSG) and done.payload is None
                 )
                 served += done.rc == 0
-            # A block of which a whole copy is left is served, unless a trailer hides it: then a
-            # later copy with a damaged payload stood in a full segment and was the only one.
+            # A block with an intact copy is served, unless a trailer hides it: then a later copy
+            # with a damaged payload was in a full segment and the only one.
             assert whole is None or served == len(whole)
             assert store.put_wait(99, 0, b"new") == 0
             assert store.get_wait(99, 0).payload == b"new"
@@ -126,7 +126,7 @@ def test_damage_is_a_miss_and_never_data(
 
 
 def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
-    """Do the firmware and the Python reader find the same blocks, sequences and bytes?"""
+    """The firmware and the Python reader find the same blocks, sequences and bytes."""
     xxhash = pytest.importorskip("xxhash", reason="pip install '.[test]'")
     path = tmp_path / "store.offstage"
     path.write_bytes(image)
@@ -146,7 +146,7 @@ def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
 
 
 def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
-    """Does each kind of wrong file get its own error in one line, with a fix?"""
+    """Each kind of wrong file has its own error in one line, with a fix."""
     path = tmp_path / "store.offstage"
 
     def line(data: bytes) -> str:
@@ -174,7 +174,7 @@ def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
 
 
 def test_two_stores_on_one_file(tmp_path: Path, image: bytes) -> None:
-    """Does the second one's error name the holder, and does the first lose nothing?"""
+    """The second store's error names the holder, and the first loses nothing."""
     path = tmp_path / "store.offstage"
     path.write_bytes(image)
     with device(path) as storage, Store(storage, CONFIG, str(path)) as store:

@@ -1,8 +1,8 @@
 """Does a store behave like a dict that loses only entries that were deleted, expired or never
 acknowledged?
 
-Hypothesis draws sequences of operations over a small simulated store, including restarts, and
-compares every answer with a plain dict; after every rule the store's own counts are recounted.
+Hypothesis draws sequences of operations, restarts included, over a small simulated store and
+compares every answer with a plain dict; the store's own counts are recounted after every rule.
 """
 
 import errno
@@ -33,11 +33,11 @@ LAYER = st.integers(0, LAYERS - 1)
 
 
 def payload(key: int, layer: int) -> bytes:
-    """The bytes follow from the name, as with a content hash."""
+    """Bytes determined by the name, as with a content hash."""
     length = 1 + (key * 131 + layer * 17) % 1024
     if key % 2:
         return bytes((key * 7 + layer * 3 + at) % 251 for at in range(length))
-    return bytes([key * 7 + layer * 3]) * length  # nothing is left of it when it is coded
+    return bytes([key * 7 + layer * 3]) * length  # the codec reduces it to almost nothing
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -48,10 +48,10 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.config = replace(CONFIG, codec=self.codec, erase=self.erase)
         self.now_s = 1_000
-        self.going: set[tuple[int, int]] = set()  # deleted, and nobody waited for it
+        self.going: set[tuple[int, int]] = set()  # deleted without waiting for the wipe
         self.gone: set[tuple[int, int]] = set()
-        self.expiry: dict[tuple[int, int], int] = {}  # what must be there, until when
-        self.durable_expiry: dict[tuple[int, int], int] = {}  # as it stands on the device
+        self.expiry: dict[tuple[int, int], int] = {}  # when each stored block expires
+        self.durable_expiry: dict[tuple[int, int], int] = {}  # the expiry that is on the device
         self.storage = Storage(
             StorageConfig(
                 backend="sim",
@@ -78,8 +78,8 @@ class StoreMachine(RuleBasedStateMachine):
             if not was_alive:
                 self.durable_expiry[key, layer] = self.now_s + TTL_S
         else:
-            # No sooner than the places are gone: four lanes may each hold a segment that is
-            # almost empty, and the reserve is nobody's; all others are full or can be emptied.
+            # Full only once the places are used: four lanes may each hold a segment that is
+            # almost empty, and one segment is the reserve; all others are full or reclaimable.
             live = sum(self.alive(name) for name in self.expiry)
             assert live >= (SEGMENTS - 1 - 4) * PLACES - 4 * (PLACES - 1)
 
@@ -119,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.now_s > 1_000)
     @rule()
     def restart(self) -> None:
-        """Blocks that were not deleted must come back; deleted ones may, unless the delete was
+        """Blocks that were not deleted must come back; deleted ones may, unless their wipe was
         waited for."""
         before = {name for name in self.expiry if self.alive(name)}
         self.store.close()
@@ -161,7 +161,7 @@ TestCodedMachine.settings = settings(stateful_step_count=80, max_examples=40)
 
 
 def test_deleting_everything_frees_everything() -> None:
-    """Is the space of deleted blocks returned, down to the last segment?"""
+    """The space of deleted blocks is returned, down to the last segment."""
     machine = StoreMachine()
     names = [(key, layer) for key in range(1, 13) for layer in range(LAYERS)]
     for key, layer in names:

@@ -1,10 +1,9 @@
 """Does the engine agree with queueing theory, where theory has an answer?
 
 Each test simulates a system with a known mean and compares it with a confidence interval over
-`SEEDS` independent runs: at 99.9 %, so that a correct test keeps passing, and with an interval that
-must be narrow, so that a wrong one fails. Random service times are in the requests, as a number of
-items of 1 ps each: the engine itself draws nothing here. Deterministic systems are compared to the
-picosecond.
+`SEEDS` independent runs: at 99.9 %, so that a correct engine keeps passing, and narrow, so that a
+wrong one fails. Random service times are in the requests, as a number of items of 1 ps each: the
+engine itself draws nothing here. Deterministic systems are compared to the picosecond.
 """
 
 import math
@@ -30,7 +29,7 @@ LIMITS = Limits(in_flight_max=1 << 16)
 
 
 def arrivals(random: np.random.Generator, load: float, length: int = LENGTH) -> Trace:
-    """Poisson arrivals for a service of MEAN_PS, with two exponential service times each."""
+    """Poisson arrivals for a service of MEAN_PS, each with two exponential service times."""
     gaps = random.exponential(MEAN_PS / load, length).round().astype(np.uint64)
     trace = make_requests(length, at_ps=np.cumsum(gaps))
     for column in ("count", "score_count"):
@@ -56,7 +55,7 @@ def chip(units: list[Unit], *stages: Stage, limits: Limits = LIMITS) -> Chip:
 
 
 def waits(one: Chip, trace: Trace, service_ps: npt.NDArray[np.uint64] | int) -> list[float]:
-    """Mean wait of each priority."""
+    """Return the mean wait of each priority."""
     done = one.run(trace)
     by_tag = np.empty(len(done), np.uint64)
     by_tag[done["tag"]] = done["end_ps"] - done["at_ps"]
@@ -65,7 +64,7 @@ def waits(one: Chip, trace: Trace, service_ps: npt.NDArray[np.uint64] | int) -> 
 
 
 def test_md1_pollaczek_khinchine() -> None:
-    """One server of constant service: the wait is rho / (2 (1 - rho)) services."""
+    """One server, constant service: the wait is rho / (2 (1 - rho)) service times."""
 
     def simulate(random: np.random.Generator) -> float:
         one = chip([Unit("a", fixed_ps=MEAN_PS)], Stage("a"))
@@ -75,7 +74,7 @@ def test_md1_pollaczek_khinchine() -> None:
 
 
 def test_mmc_erlang() -> None:
-    """Three servers of exponential service: the wait is Erlang's C over the capacity left."""
+    """Three servers, exponential service: the wait is Erlang's C over the spare capacity."""
     servers, load = 3, 0.6
     offered = servers * load
     last = offered**servers / math.factorial(servers) / (1 - load)
@@ -91,7 +90,7 @@ def test_mmc_erlang() -> None:
 
 @pytest.mark.parametrize("priority", [0, 1])
 def test_priority_cobham(priority: int) -> None:
-    """Two classes, constant service, no preemption: Cobham 1954 for each class."""
+    """Two classes, constant service, no preemption: each waits as in Cobham 1954."""
     loads = (0.3, 0.4)
     rest = sum(loads) / 2  # the mean remaining service
     above = sum(loads[:priority])
@@ -107,8 +106,8 @@ def test_priority_cobham(priority: int) -> None:
 
 
 def test_tandem_jackson() -> None:
-    """Two exponential servers in a row: the departures of the first are Poisson again (Burke), so
-    each has the time of a single server."""
+    """Two exponential servers in a row: departures of the first are Poisson again (Burke), so each
+    behaves as a single server."""
 
     def simulate(random: np.random.Generator) -> float:
         units = [Unit("a", item_ps=1), Unit("b", item_ps=1)]
@@ -121,7 +120,7 @@ def test_tandem_jackson() -> None:
 
 @pytest.mark.parametrize("figure", ["lost", "present"])
 def test_finite_buffer_mm1k(figure: str) -> None:
-    """A server with room for K that drops arrivals when full: share lost, and mean inside."""
+    """A server with room for K drops arrivals when full: share lost, and mean number inside."""
     load, room = 0.9, 5
     shares = np.array([load**n for n in range(room + 1)])
     shares /= shares.sum()
@@ -140,8 +139,8 @@ def test_finite_buffer_mm1k(figure: str) -> None:
 
 @pytest.mark.parametrize("room", [1, 4])
 def test_blocking_after_service(room: int) -> None:
-    """A first server that is never idle, a buffer of B, and a second: the lead of the first is a
-    chain of B + 3 states of equal probability, and in one of them the second idles."""
+    """A first server that is never idle, a buffer of B, a second server: the lead of the first is a
+    chain of B + 3 equally probable states, in one of which the second idles."""
 
     def simulate(random: np.random.Generator) -> float:
         units = [Unit("a", item_ps=1), Unit("b", item_ps=1, queue_max=room)]
@@ -156,7 +155,7 @@ def test_blocking_after_service(room: int) -> None:
 
 @pytest.mark.parametrize("servers", [1, 4])
 def test_latency_by_load(servers: int) -> None:
-    """A memory that takes nothing at no load and 1000 ns at full load takes load x 1000 ns."""
+    """A memory with latency 0 at no load and 1000 ns at full load takes load x 1000 ns."""
     rows = (Load(0, 0, 0, 0, 0, 0), Load(1000, *([1_000_000] * 5)))
     unit = Unit(
         "a", servers=servers, mib_ps=16 * MEAN_PS, load_rows=rows, load_span_ps=400 * MEAN_PS
@@ -166,7 +165,7 @@ def test_latency_by_load(servers: int) -> None:
         one = chip([unit], Stage("a"))
         trace = arrivals(random, 0.4 * servers)
         trace["size_bytes"] = MIB // 16
-        served = []  # by the first tenth, in which the measured load begins at 0; by all
+        served = []  # after the first tenth, where the measured load starts at 0, and at the end
         for part in np.split(trace, [LENGTH // 10]):
             one.run(part, int(part["at_ps"][-1]))
             stats = one.stats()["a"]
@@ -217,8 +216,7 @@ def test_zero_load_is_the_sum_of_the_stages() -> None:
 
 
 def test_roofline() -> None:
-    """At any load, the throughput is at most that of the slowest unit, and under overload equal to
-    it."""
+    """Under overload, the throughput is that of the slowest unit, and never more."""
     trace = make_requests(20_000, size_bytes=MIB // 4, count=1, key=np.arange(20_000) % 997)
     services = {
         "front": 2007,
@@ -235,7 +233,7 @@ def test_roofline() -> None:
 
 
 def test_credits_bound_a_link() -> None:
-    """Too few credits for the round trip: credits / (sending + both ways), exactly."""
+    """Too few credits for the round trip give exactly credits / (sending + both ways)."""
     link = Unit("link", "link", fixed_ps=100, latency_ps=1950, in_flight_max=4)
     one = chip([link], Stage("link"))
     done = one.run(make_requests(4000))

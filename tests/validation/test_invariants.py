@@ -2,8 +2,8 @@
 
 A network is drawn with its load: units of all kinds, short queues, routes of any order, pieces,
 drops and misses. Nothing may be lost or created, no unit may use more servers than it has, FIFO
-queues must keep order, and the mean number inside is the rate times the mean time (Little 1961),
-exactly, when the run began and ended empty.
+queues must keep order, and the mean number inside is exactly the rate times the mean time (Little
+1961) if the run begins and ends empty.
 """
 
 from fractions import Fraction

@@ -1,8 +1,8 @@
-"""Two simulators that share no code end every request at the same picosecond.
+"""Do two simulators that share no code end every request at the same picosecond?
 
-SimPy is the other one: processes and resources, written by others. Five small topologies, one for
-each thing a queueing network can get wrong; the same trace of random times through both, and every
-single end compared. Times are random integers, so that no two events of a run fall together.
+The other one is SimPy: processes and resources. Five small topologies, one for each thing a
+queueing network can get wrong, get the same trace of random times, and every single end is
+compared. Times are random integers, so that no two events of a run coincide.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Process = Callable[[Any, Any], Iterator[Any]]
 
 
 def trace(load: float, seed: int = 1) -> Trace:
-    """Poisson arrivals; two exponential service times and a priority with each."""
+    """Poisson arrivals, each with two exponential service times and a priority."""
     random = np.random.default_rng(seed)
     gaps = random.exponential(MEAN_PS / load, LENGTH).round().astype(np.uint64) + 1
     drawn = make_requests(LENGTH, at_ps=np.cumsum(gaps))
@@ -41,7 +41,7 @@ def ours(units: list[Unit], routes: dict[str, list[Stage]], requests: Trace) -> 
 
 
 def theirs(env: Any, requests: Trace, process: Process) -> list[int]:
-    """When each request's process ends."""
+    """Return when each request's process ends."""
     ends = [0] * len(requests)
 
     def one(number: int, request: Any) -> Iterator[Any]:
@@ -93,7 +93,7 @@ def test_priorities_that_do_not_interrupt() -> None:
 
 def test_blocking_after_service_in_a_line_of_three() -> None:
     """A finished request holds its server until the next unit has room: in SimPy that room is a
-    separate resource, taken before the server behind is released."""
+    separate resource, taken before the previous server is released."""
     requests = trace(0.8)
     env = simpy.Environment()
     rooms = (10**6, 1, 2)
@@ -122,7 +122,7 @@ def test_blocking_after_service_in_a_line_of_three() -> None:
 
 
 def test_pieces_fork_and_join() -> None:
-    """Each request is cut into up to five pieces, which pass two units and join."""
+    """Each request is cut into up to five pieces, which pass through two units and join."""
     requests = trace(0.3)
     piece = 1 << 20
     requests["size_bytes"] = requests["count"] % (5 * piece) + 1

@@ -1,7 +1,7 @@
 """Does a memory unit with the table's numbers match Ramulator at points held out of the table?
 
-The held-out points are other loads, other mixes of reads and writes, and another size of piece.
-Engine and simulator get the same pieces at the same times, so that only the model differs.
+The held-out points are other loads, other mixes of reads and writes, and another piece size. Engine
+and simulator get the same pieces at the same times, so that only the model differs.
 """
 
 import copy
@@ -50,7 +50,7 @@ def held_out() -> list[Curve]:
 
 
 def modelled(point: Point, pieces: Arrivals) -> npt.NDArray[np.int64]:
-    """When each piece ends on a unit of the chip's engine with the table's numbers."""
+    """Return when each piece ends on a unit of the chip's engine with the table's numbers."""
     memory = channel(point.device, read_percent=point.read_percent, piece_bytes=point.piece_bytes)
     network = Network((memory.unit("dram"),), {"piece": (Stage("dram"),)})
     chip = Chip(network, limits=Limits(in_flight_max=len(pieces.at_ps) + 1))
@@ -89,7 +89,7 @@ def test_held_out_latency_and_bandwidth_below_80_percent_load(curve: Curve, row:
 
 @pytest.mark.parametrize("curve", held_out(), ids=lambda one: f"{one.device}-{one.read_percent}")
 def test_held_out_bandwidth_when_it_is_full(curve: Curve) -> None:
-    """All pieces at time 0, at mixes and sizes that the table does not have: within 5 %."""
+    """All pieces at time 0, at mixes and sizes that are not in the table: within 5 %."""
     point = curve.point(0)
     assert reached(point, modelled(point, arrivals(point, 0))) == pytest.approx(
         curve.bytes_per_s, rel=BANDWIDTH
@@ -98,7 +98,7 @@ def test_held_out_bandwidth_when_it_is_full(curve: Curve) -> None:
 
 @pytest.mark.parametrize("name", ["ddr5_6400", "hbm3_6400", "hbm4_8000"])
 def test_an_access_alone_is_the_closed_form(name: str) -> None:
-    """(nRP + nRCD + nCL + nBL) x tCK; half-clock ticks taken for clocks would be off by two."""
+    """(nRP + nRCD + nCL + nBL) x tCK; half-clock ticks taken for clocks give a factor of two."""
     device = devices()[name]
     clocks = device.precharge_clocks + device.activate_clocks + device.read_clocks
     assert device.alone_ps == pytest.approx(

@@ -36,8 +36,8 @@ def test_payload_is_within_one_percent_of_pcie_model(direction: str) -> None:
 
 
 def test_flits_leave_what_the_count_of_their_bytes_says() -> None:
-    """118 GB/s of a link of generation 6 with 16 lanes are TLPs, says
-    glennklockwood.com/garden/PCIe-Gen6; a long write of 256 bytes has 16 of header in that."""
+    """By glennklockwood.com/garden/PCIe-Gen6, TLPs get 118 GB/s of a generation 6 link with 16
+    lanes; a long write of 256 bytes takes 16 more for its header."""
     assert 128 * flit_share(payload_max=256) == pytest.approx(118 * 256 / 272, rel=0.01)
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_link_is_refused(generation: int, lanes: int, payload: int, w
     [("nvlink5", 900), ("nvlink_c2c", 450), ("cxl_mem", 31.5), ("rdma_400g", 50)],
 )
 def test_a_published_link_comes_out_at_its_headline(name: str, gb_per_s: float) -> None:
-    """Lanes times their rate, one way: an aggregator's 900 each way for C2C would be twice that."""
+    """Lanes times their rate, one way: an aggregator's 900 each way for C2C is twice that."""
     link = published(name)
     assert link["lane_rate"].value * link["lanes"].value == pytest.approx(gb_per_s, rel=0.01)
     assert set(link) == {"lane_rate", "lanes", "efficiency", "latency"}
@@ -68,8 +68,8 @@ def test_an_unpublished_link_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["asic_7nm", "asic_5nm_hbm4"])
 def test_presets_have_the_links_of_the_tables(name: str) -> None:
-    """A preset sets its numbers itself: those of memory behind CXL are the table's, and a PCIe lane
-    has the rate left by its generation's coding."""
+    """Presets repeat the numbers: memory behind CXL has the table's, and a PCIe lane has the rate
+    that its generation's coding leaves."""
     preset, cxl = read_preset(name), published("cxl_mem")
     assert preset.cxl is not None
     for key in ("efficiency", "latency"):

@@ -1,9 +1,9 @@
-"""Where our model of a drive agrees with MQSim on the same parameters, and where it does not.
+"""Where does our model of a drive agree with MQSim on the same parameters, and where not?
 
-The committed figures are MQSim's; our model runs here. A read alone is the same to a percent. Under
-load ours is faster, at most by the factors below: they are how it stands, not a target. A write of
-ours ends when it is buffered, MQSim's (without cache) when it is programmed, so that a mix says
-nothing but that.
+The committed figures are MQSim's; our model runs here. A single read agrees to a percent. Under
+load ours is faster, at most by the factors below, which are the present state, not a target. Our
+write ends when it is buffered, MQSim's (without cache) when it is programmed; a mix shows only
+that.
 """
 
 import csv
@@ -25,11 +25,11 @@ PARAMS = {
     "queue_depth_max": 1024,
     "read_ps": 50_000_000,
     "program_ps": 600_000_000,
-    "firmware_ps": 320_000,  # MQSim's command cycles on the channel: 290 ns, and 30 ns of set-up
+    "firmware_ps": 320_000,  # MQSim's command cycles on the channel: 290 ns + 30 ns of set-up
     "write_firmware_ps": 320_000,
     "command_interval_ps": 1,
     "channel_bytes_per_s": 10**9,
-    "link_bytes_per_s": 8 * 10**9 * 128 // 156,  # packets of 128 B with 28 B of header
+    "link_bytes_per_s": 8 * 10**9 * 128 // 156,  # packets of 128 B with a 28 B header
     "write_buffer_bytes": 64 << 20,
     "retry_per_million": 0,
     "retry_factor": 1,
@@ -53,7 +53,7 @@ def figures() -> dict[tuple[int, int, int], float]:
 
 
 def ours(size_kib: int, depth: int, read_percent: int) -> float:
-    """GB/s of a closed loop at that depth, after a fifth of it as warm-up."""
+    """GB/s of a closed loop at that depth, with its first fifth as warm-up."""
     model, draws = NvmeModel(PARAMS), np.random.default_rng(1)
     size = size_kib * 1024
     offsets = (draws.random(ROUNDS + depth) * ((64 << 30) // size)).astype(np.int64) * size
@@ -85,5 +85,5 @@ def test_reads_are_as_fast_or_faster_by_what_the_page_says(
 
 @pytest.mark.parametrize("depth", [16, 64])
 def test_a_write_ends_in_the_buffer_here_and_in_the_flash_there(depth: int) -> None:
-    """30 % writes: MQSim waits for programs, ours does not, so it is at least twice as fast."""
+    """At 30 % writes MQSim waits for programs and ours does not: ours is at least twice as fast."""
     assert ours(16, depth, 70) > 2 * figures()[16, depth, 70]

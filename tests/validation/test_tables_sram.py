@@ -1,4 +1,4 @@
-"""The chip's SRAM has CACTI's figures, and wider bounds between and beyond them."""
+"""Does the chip's SRAM have CACTI's figures, with wider bounds between and beyond them?"""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def test_at_22_nm_a_run_is_what_cacti_printed() -> None:
-    """16 MiB in 8 banks: 3.342 ns, 1.341 ns, 0.227 nJ; nothing is scaled, nothing interpolated."""
+    """16 MiB in 8 banks: 3.342 ns, 1.341 ns, 0.227 nJ, neither scaled nor interpolated."""
     one = sram(16 * MIB, banks=8)
     assert one.access_ps.value == pytest.approx(3342)
     assert one.cycle_ps.value == pytest.approx(1341)
@@ -21,7 +21,7 @@ def test_at_22_nm_a_run_is_what_cacti_printed() -> None:
 
 
 def test_four_times_the_size_is_about_twice_the_wire() -> None:
-    """Access time and energy are wires: by the square root of the size, within a third."""
+    """Wires set access time and energy: they grow with the square root of size, within a third."""
     sizes = [256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
     for banks in (1, 4, 8, 16):
         for small, large in pairwise(sram(size, banks=banks) for size in sizes):
@@ -30,7 +30,7 @@ def test_four_times_the_size_is_about_twice_the_wire() -> None:
 
 
 def test_between_two_sizes_it_lies_between_them() -> None:
-    one = sram(6 * MIB, banks=10)  # the nearest number of banks that was run is 8
+    one = sram(6 * MIB, banks=10)  # 8 is the nearest number of banks that was run
     assert one.banks == 8
     assert sram(4 * MIB).access_ps < one.access_ps < sram(16 * MIB).access_ps
 

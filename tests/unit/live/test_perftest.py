@@ -1,5 +1,4 @@
-"""Is perftest's output parsed correctly, and does the client wait for a server that is not up
-yet?"""
+"""Is perftest's output parsed, and does the client wait for a server that is not up yet?"""
 
 from pathlib import Path
 

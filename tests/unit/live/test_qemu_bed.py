@@ -167,8 +167,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fabric", ["zmq", "verbs"])
 def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
-    """`testbed run qemu`, as a user types it, has no corrupt block and equal logs on both
-    machines."""
+    """`testbed run qemu`, as a user types it: no corrupt block, and equal logs on both machines."""
     if not os.environ.get("OFFSTAGE_TEST_QEMU"):
         pytest.skip("takes a quarter of an hour for each: OFFSTAGE_TEST_QEMU=1 pytest -m qemu")
     for tool in ("qemu-system-x86_64", "qemu-system-aarch64", "mmdebstrap", "mksquashfs"):

@@ -1,5 +1,4 @@
-"""Is a child process that prints garbage, prints nothing or dies reported in one line with its
-cause?"""
+"""Does a child that prints garbage or nothing, or dies, give one line with its cause?"""
 
 import os
 import socket

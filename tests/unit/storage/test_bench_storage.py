@@ -41,7 +41,7 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     assert pages.count("base pages") == 2
     huge = pages.count("reserved huge pages")
     assert len(pages) == 2 + huge
-    assert bool(found.notes) == (huge < 2)  # a note says if huge pages were not available twice
+    assert bool(found.notes) == (huge < 2)  # a note says where huge pages were not available
     assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + 9
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)

@@ -96,7 +96,7 @@ def test_short_moves_a_prefix_and_says_eio() -> None:
 
 
 def test_corrupt_flips_one_byte_of_the_read_only() -> None:
-    """A corrupt read succeeds with exactly one wrong byte, at another offset each time."""
+    """A corrupt read succeeds with exactly one wrong byte, at a random offset."""
     offsets = set()
     with sim(Faults(corrupt=ALWAYS)) as storage:
         assert end_of(storage, Io(WRITE, 1, 0, 8192, filled(7))) == 8192

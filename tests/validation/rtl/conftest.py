@@ -1,4 +1,4 @@
-"""The RTL of the chip under Verilator, driven by cocotb: tests skip where the tools are missing."""
+"""Run the chip's RTL in Verilator, driven by cocotb; tests are skipped where tools are missing."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder needs the tools, and the first of a block builds it."""
+    """Every test here needs the tools, and the first test of a hardware block builds it."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.rtl)
@@ -39,11 +39,11 @@ def verilator() -> Path:
 
 @pytest.fixture(scope="session")
 def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simulate:
-    """`simulate(top, parameters, stimulus)`: the output of the driver of `top` in drivers.py."""
+    """`simulate(top, parameters, stimulus)` returns the output of the driver of `top`."""
     from cocotb_tools.runner import get_runner
 
     for tool in (verilator / "bin").iterdir():
-        if not os.access(tool, os.X_OK):  # some installers lose the bit
+        if not os.access(tool, os.X_OK):  # some installers drop the execute bit
             tool.chmod(tool.stat().st_mode | 0o111)
     path = f"{verilator / 'bin'}:{os.environ['PATH']}"
 
@@ -80,7 +80,7 @@ def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simul
                 log_file=folder / "test.log",
             )
         left = folder / "answer.json"
-        assert left.is_file(), (folder / "test.log").read_text()  # the driver failed
+        assert left.is_file(), (folder / "test.log").read_text()  # absent if the driver failed
         answer: dict[str, Any] = json.loads(left.read_text())
         return answer
 

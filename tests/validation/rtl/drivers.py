@@ -14,7 +14,7 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, RisingEdge
 
-CYCLES_MAX = 200_000  # a driver that waits longer than this gives up
+CYCLES_MAX = 200_000  # the longest that a driver waits
 
 
 def load() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def save(answer: dict[str, Any]) -> None:
 
 
 async def start(dut: Any, **inputs: int) -> None:
-    """Clock and reset, with the inputs at rest; ends after a rising edge."""
+    """Start the clock and reset with idle inputs; return after a rising edge."""
     Clock(dut.clk, 10, "ns").start()
     for name, value in inputs.items():
         getattr(dut, name).value = value
@@ -38,7 +38,7 @@ async def start(dut: Any, **inputs: int) -> None:
 
 
 class Sink:
-    """The consumer of answers: a server of that many cycles each, with `room` more waiting."""
+    """A server that takes the given cycles for each answer, with `room` more waiting."""
 
     def __init__(self, cycles: list[int], room: int) -> None:
         self._cycles, self._room = cycles, room
@@ -46,7 +46,7 @@ class Sink:
         self._free_at = 0
 
     def ready(self, cycle: int) -> bool:
-        """Whether it takes one in this cycle."""
+        """Whether it accepts an answer in this cycle."""
         if self._waiting and self._free_at <= cycle:
             self._begin(cycle, self._waiting.popleft())
         return len(self._waiting) < self._room or self._free_at <= cycle
@@ -63,13 +63,13 @@ class Sink:
 
 @cocotb.test()
 async def drive_metadata_lookup(dut: Any) -> None:
-    """Keys at their cycles, at most two per cycle; taken by a sink that is sometimes slower."""
+    """Apply keys at their cycles, at most two per cycle; the sink is slower at times."""
     stimulus = load()
     keys, due = stimulus["keys"], stimulus["cycles"]
     sink = Sink(stimulus["sink_cycles"], stimulus["sink_room"])
     entered, left, hit, evicts = ([0] * len(keys) for _ in range(4))
     await start(dut, in_valid=0, out_ready=0)
-    while True:  # the sweep of the SRAM
+    while True:  # until the SRAM is cleared
         await FallingEdge(dut.clk)
         if int(dut.in_ready.value) & 1:
             break
@@ -104,7 +104,7 @@ async def drive_metadata_lookup(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_qos_arbiter(dut: Any) -> None:
-    """A put or none in each cycle, and a line that takes items as it has time to move them."""
+    """Apply at most one put per cycle; the line takes an item when it has time to move it."""
     stimulus = load()
     puts, stalls = stimulus["puts"], stimulus["stalls"]
     taken, refused = [], []
@@ -131,7 +131,7 @@ async def drive_qos_arbiter(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_codec_lane(dut: Any) -> None:
-    """Pieces at their cycles, their words back to back or with pauses; the receiver may stall."""
+    """Apply pieces at their cycles, words back to back or paused; the receiver may stall."""
     stimulus = load()
     pieces, pauses, stalls = (stimulus[name] for name in ("pieces", "pauses", "stalls"))
     begun, ended, bad, found = [], [], [], []

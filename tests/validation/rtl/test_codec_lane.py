@@ -1,4 +1,4 @@
-"""A codec lane in Verilog restores bytes, refuses damaged ones, and takes the model's cycles."""
+"""Does the Verilog codec lane restore bytes, refuse damaged ones, and take the model's cycles?"""
 
 import random
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from offstage.bindings.chip import Chip, Network, Stage, Unit, make_requests
 from offstage.bindings.errors import Corrupt
 
 CYCLE_PS = 1_000
-OVERHEAD_CYCLES = 5  # announced, first word, three words of header
+OVERHEAD_CYCLES = 5  # announcement, first word, three words of header
 HEADER_BYTES = 12
 PIECES = 70
 
@@ -26,7 +26,7 @@ Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 
 
 def draw_piece(draw: random.Random) -> tuple[Shape, bytes, bytes]:
-    """A compressible piece: values around a few sizes, of any dtype, most of them short."""
+    """A compressible piece of any dtype: values around a few sizes, most pieces short."""
     while True:
         shape = draw.choice(list(SHAPES.values()))
         whole = PIECE_BYTES * 8 // shape.value_bits
@@ -64,14 +64,14 @@ def make_stimulus(pieces: list[tuple[Shape, bytes, bytes]], draw: random.Random)
 
 
 def damaged(draw: random.Random, coded: bytes) -> bytes:
-    """A flipped bit, in the header or anywhere; cut short or longer; one symbol too many."""
+    """Flip a bit, in the header or anywhere, change the length, or add one symbol too many."""
     kind = draw.randrange(4)
     if kind < 2:
         where = draw.randrange(HEADER_BYTES if kind else len(coded))
         return coded[:where] + bytes([coded[where] ^ 1 << draw.randrange(8)]) + coded[where + 1 :]
     if kind == 2:
         return coded[: draw.randint(1, len(coded))] + bytes(draw.randint(0, 9))
-    # Everything else still fits: only the sum over the counts shows that no encoder wrote it.
+    # All else is consistent: only the sum of the counts shows that no encoder wrote it.
     end = HEADER_BYTES + sum(coded[:8])
     return coded[:7] + bytes([coded[7] + 1]) + coded[8:end] + b"\0" + coded[end:]
 
@@ -81,7 +81,7 @@ def plain_bytes(shape: Shape, values: list[int]) -> bytes:
 
 
 def run_model(stimulus: dict[str, Any]) -> list[int]:
-    """When the last value of each piece is out, by the chip's engine: a server and its items."""
+    """When the chip's engine emits the last value of each piece: a server and its items."""
     cycles = [
         -(-max(sum(np.array(row["words"][:2], "<u4").tobytes()), 1) // 4) + row["values"]
         for row in stimulus["pieces"]
@@ -95,7 +95,7 @@ def run_model(stimulus: dict[str, Any]) -> list[int]:
 
 
 def test_bytes_and_cycles(simulate: Simulate) -> None:
-    """Every value of every piece, and the cycle of its last one, as the model's unit predicts."""
+    """Every value of every piece is right, and the last one leaves in the predicted cycle."""
     draw = random.Random(1)
     pieces = [draw_piece(draw) for _ in range(PIECES)]
     stimulus = make_stimulus(pieces, draw)
@@ -110,7 +110,7 @@ def test_bytes_and_cycles(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_pauses_and_damage(seed: int, simulate: Simulate) -> None:
-    """Words that pause and a receiver that stalls change no value; invalid pieces are `bad`.
+    """Paused words and a stalling receiver change no value; invalid pieces are `bad`.
 
     A damaged piece that is still valid decodes to the reference's result.
     """

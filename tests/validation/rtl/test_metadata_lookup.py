@@ -1,4 +1,4 @@
-"""The metadata SRAM's pipeline decides as the model's tags do, in the same cycles."""
+"""Does the metadata SRAM's pipeline decide like the model's tags, in the same cycles?"""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from offstage.bindings.chip import Chip, Limits, Network, Stage, Unit, make_requests
 
 CYCLE_PS = 1_000
-CYCLES = 5  # from the handshake at a port to the answer, as metadata_lookup.v says
+CYCLES = 5  # from the handshake at a port to the answer; see metadata_lookup.v
 LOOKUPS = 12_000
 SIZES = {"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 3}
 SINK_ROOM = 2
@@ -43,7 +43,7 @@ def draw_stimulus(seed: int) -> dict[str, Any]:
 
 
 def run_model(stimulus: dict[str, Any]) -> dict[str, list[int]]:
-    """The same lookups in the chip's engine: tags, and a server of one cycle and as many items."""
+    """Run the same lookups in the chip's engine: tags, and a sink of one cycle plus its items."""
     network = Network(
         (
             Unit(
@@ -94,7 +94,7 @@ def run_model(stimulus: dict[str, Any]) -> dict[str, list[int]]:
 def test_decisions_and_cycles(
     seed: int, simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Each lookup: hit or miss, the cycle it is taken in and the cycle its answer leaves."""
+    """Each lookup agrees on hit or miss and on the cycles in which it enters and leaves."""
     stimulus = draw_stimulus(seed)
     rtl, model = simulate("metadata_lookup", SIZES, stimulus), run_model(stimulus)
     assert rtl["hit"] == model["hit"]

@@ -1,4 +1,4 @@
-"""The arbiter in Verilog takes the decisions of the scheduler in C, cycle by cycle."""
+"""Does the Verilog arbiter take the decisions of the scheduler in C, cycle by cycle?"""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,7 @@ QUANTUM = 16_384
 BYTES_PER_CYCLE = 4_096
 AHEAD_CYCLES = 300
 SESSION_MAX = 4
-TOKENS = 1 << 32  # in a byte
+TOKENS = 1 << 32  # per byte
 
 
 def draw_tenants(draw: random.Random) -> list[TenantShare]:
@@ -68,7 +68,7 @@ def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> di
 
 
 def rate_tokens(share: TenantShare) -> int:
-    """Tokens a ps, rounded down, as qos.h says."""
+    """Tokens per ps, rounded down as in qos.h."""
     return share.rate_bytes_per_s * TOKENS // 10**12
 
 
@@ -79,7 +79,7 @@ def packed(values: list[int], bits: int) -> int:
 def run_library(
     tenants: list[TenantShare], stimulus: dict[str, Any], round_bytes: int
 ) -> dict[str, Any]:
-    """The same course through qos.c: in each cycle a take, if the line is free, and then a put."""
+    """Run the same stimulus through qos.c: each cycle a take, if the line is free, then a put."""
     qos = Qos(
         QosConfig(
             QUANTUM,
@@ -124,8 +124,8 @@ def test_decisions_and_cycles(
     round_bytes: int,
     simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]],
 ) -> None:
-    """Every item taken, in which cycle, and every refusal with its reason; with and without rounds
-    of sessions."""
+    """Every item taken and every refusal agree in cycle and reason, with and without rounds of
+    sessions."""
     tenants = draw_tenants(random.Random(seed))
     stimulus = draw_stimulus(seed, tenants, round_bytes)
     rtl = simulate("qos_arbiter", SIZES, stimulus)

@@ -190,8 +190,7 @@ def test_prefill_gives_the_last_windows(path: Path) -> None:
 
 
 def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
-    """Sessions 0 and 1 share the six blocks of their prefix, sessions 1 and 2 the blocks after
-    it."""
+    """Sessions 0 and 1 share the six blocks of the prefix, 1 and 2 the blocks after it."""
     a, b, c = (one.contents for one in open_workload(path).sessions)
     assert a.shape == (CONTEXT_BLOCKS, 2) and a.dtype == np.uint64
     assert [bool((a[i] == b[i]).all()) for i in range(10)] == [True] * 6 + [False] * 4

@@ -1,8 +1,9 @@
-"""Do the laboratory's processes meet the figures they were fitted to, and is it counted rightly?
+"""Do the laboratory's processes meet the figures they were fitted to, and are these counted
+correctly?
 
-Stated errors are those of eight seeds that the search did not see, at the committed parameters. The
-two figures on drift scatter most: their standard errors are .03 and .02 themselves. So do those of
-blocks, 32 selected of 2,048, and there the target scatters as well.
+The stated errors are those of eight seeds that the search did not use, at the committed parameters.
+The two drift figures scatter most: their standard errors alone are .03 and .02. The figures of
+blocks, 32 selected of 2,048, scatter as much, and so do their targets.
 """
 
 import functools
@@ -81,7 +82,7 @@ def figures(name: str) -> tuple[dict[str, Anchor], Values]:
 
 @pytest.mark.parametrize("name", OF_TOKENS)
 def test_the_fitted_parameters_give_the_figures(name: str) -> None:
-    """Is each figure that a process was fitted to met within the stated error?"""
+    """Each figure that a process was fitted to is met within the stated error."""
     process = PROCESSES[name]
     found = measure([ANCHORS[one] for one in process.fitted_to], process.params, SEEDS)
     assert set(found) == set(process.fitted_to)
@@ -90,7 +91,7 @@ def test_the_fitted_parameters_give_the_figures(name: str) -> None:
 
 
 def _beyond(name: str, params: ProcessParams) -> set[str]:
-    """The derived figures that the parameters miss by more than the stated error."""
+    """Return the derived figures that the parameters miss by more than the stated error."""
     anchors, _ = figures(name)
     derived = [anchor for anchor in anchors.values() if anchor.name in STATISTICS]
     found = measure(derived, params, SEEDS)
@@ -106,7 +107,8 @@ def _beyond(name: str, params: ProcessParams) -> set[str]:
 
 @pytest.mark.parametrize("name", OF_BLOCKS)
 def test_a_process_of_blocks_gives_what_its_tokens_give(name: str) -> None:
-    """Are the derived figures met, and would the process of tokens itself not do for blocks?"""
+    """A process of blocks meets the derived figures; that of its tokens does not, if used for
+    blocks."""
     process = PROCESSES[name]
     assert set(process.fitted_to) == set(STATISTICS)
     assert _beyond(name, process.params) == set()
@@ -114,7 +116,7 @@ def test_a_process_of_blocks_gives_what_its_tokens_give(name: str) -> None:
 
 
 def test_a_fit_is_no_worse_than_its_start() -> None:
-    """Did the search find something, on its own seeds?"""
+    """The search improves the cost on its own seeds."""
     process = PROCESSES["gvr"]
     seeds = FIT_SEEDS[:4]
     anchors = [ANCHORS[one] for one in process.fitted_to]
@@ -122,7 +124,7 @@ def test_a_fit_is_no_worse_than_its_start() -> None:
 
 
 def test_only_free_parameters_differ_from_the_first_fits() -> None:
-    """Are chosen parameters unchanged, and does every process start at an entry of the table?"""
+    """Chosen parameters are unchanged, and every process starts at an entry of the table."""
     for process in PROCESSES.values():
         assert process.start in [entry.params for entry in TABLE.values()]
         assert {*process.fitted_to, *process.compared_with} <= {*ANCHORS, *STATISTICS}
@@ -133,7 +135,7 @@ def test_only_free_parameters_differ_from_the_first_fits() -> None:
 
 
 def test_a_unit_counts_by_its_highest_draw() -> None:
-    """Are blocks of tokens the maxima of the tokens' scores, tokens in a row?"""
+    """A block's score is the maximum over its consecutive tokens."""
     sample = Sample(30, 7, 3, clump=4, highest_of=5)
     params = PROCESSES["hisparse"].params
     field = Field([params], FieldShape(150, clump=4), seed=9, stream=0)
@@ -146,7 +148,7 @@ def test_a_unit_counts_by_its_highest_draw() -> None:
 
 
 def model(rows: list[list[int]], kind: str, size: int) -> tuple[int, list[set[int]]]:
-    """Misses after the first step, and the contents after each step, one block at a time."""
+    """Return the misses after the first step and the contents after each, one block at a time."""
     held: set[int] = set()
     used: dict[int, int] = {}
     came: dict[int, int] = {}
@@ -173,7 +175,7 @@ def model(rows: list[list[int]], kind: str, size: int) -> tuple[int, list[set[in
 
 @given(st.integers(0, 2**32), st.integers(2, 12), st.data())
 def test_buffers_against_a_plain_model(seed: int, blocks: int, data: st.DataObject) -> None:
-    """Do LRU, FIFO and Belady serve sets as a buffer that is kept one block at a time?"""
+    """LRU, FIFO and Belady serve sets as a buffer that handles one block at a time does."""
     select = data.draw(st.integers(1, blocks))
     size = data.draw(st.integers(select, blocks))
     draw = np.random.default_rng(seed)
@@ -190,7 +192,7 @@ def test_buffers_against_a_plain_model(seed: int, blocks: int, data: st.DataObje
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
 def test_distinct_blocks_against_a_plain_model(seed: int, blocks: int, steps: int) -> None:
-    """Is it the mean over all runs of consecutive steps of the union's size?"""
+    """The figure is the union's mean size over all runs of consecutive steps."""
     draw = np.random.default_rng(seed)
     select = int(draw.integers(1, blocks + 1))
     rows = [draw.permutation(blocks)[:select].tolist() for _ in range(9)]
@@ -201,7 +203,7 @@ def test_distinct_blocks_against_a_plain_model(seed: int, blocks: int, steps: in
 
 
 def test_shares() -> None:
-    """Are overlaps counted over the pairs that a distance has, and common parts over all rows?"""
+    """Overlaps are counted over all pairs of rows at a distance, common blocks over all rows."""
     rows: npt.NDArray[np.int64] = np.array([[0, 1, 2], [2, 1, 5], [5, 6, 2], [0, 1, 2]])
     assert overlap(rows, 1, 8) == pytest.approx((2 + 2 + 1) / 9)
     assert overlap(rows, 3, 8) == 1
@@ -209,7 +211,8 @@ def test_shares() -> None:
 
 
 def test_the_search_finds_a_valley() -> None:
-    """Does it reach the minimum of a curved function within its evaluations, twice the same?"""
+    """The search finds a curved function's minimum within its evaluations, the same one every
+    time."""
     spent: list[Any] = []
 
     def curved(point: npt.NDArray[np.float64]) -> float:
@@ -224,7 +227,8 @@ def test_the_search_finds_a_valley() -> None:
 
 
 def test_profiles_give_every_layer_a_process() -> None:
-    """Is the mixed profile a quarter unstable, and every other one of a kind, at every size?"""
+    """At every size, a quarter of the mixed profile is unstable, and other profiles have one
+    process."""
     seen: set[str] = set()
     for profile in PROFILES:
         for unit_tokens in (1, BLOCKS_FROM_TOKENS - 1, BLOCKS_FROM_TOKENS, BLOCK_TOKENS):
@@ -244,7 +248,7 @@ def test_profiles_give_every_layer_a_process() -> None:
 
 
 def test_explain_measures_what_it_says() -> None:
-    """Are rows separated by basis, and is a mean over layers the mean of its processes?"""
+    """Rows are separated by basis, and a mean over layers is the mean of its processes."""
     rows = explain("flexicache", seed=5, seeds=2)
     assert {row.basis for row in rows} == {"fitted", "compared"}
     (moves,) = [row for row in rows if row.anchor == "flexicache-moves"]
@@ -257,7 +261,7 @@ def test_explain_measures_what_it_says() -> None:
 
 
 def test_explain_of_blocks() -> None:
-    """Are derived targets counted on the tokens, and figures of tokens not asked of blocks?"""
+    """Derived targets are counted on tokens, and blocks get no figures of tokens."""
     counts: list[int] = []
 
     class Counting(Silent):
@@ -284,6 +288,6 @@ def test_explain_of_blocks() -> None:
 
 
 def test_the_command_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """Is a wrong profile one line and exit code 2?"""
+    """An unknown profile gives one line and exit code 2."""
     assert run(["trace", "generate", "--explain", "--profile", "published-mx"]) == 2
     assert "did you mean 'published-mix'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Do sessions start in order, never too many at once, and is time compressed as stated?"""
+"""Do sessions start in order, within the limit at once, and is time compressed as stated?"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ seconds = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
 def test_admission_is_first_come_first_served(
     rows: list[tuple[float, float]], sessions_max: int
 ) -> None:
-    """Does a session start at its arrival, or as soon as another ends, and never sooner?"""
+    """A session starts at its arrival, or as soon as another ends, and never sooner."""
     arrivals = sorted(arrival for arrival, _ in rows)
     durations = [duration for _, duration in rows]
     starts = admit(arrivals, durations, sessions_max)
@@ -31,7 +31,7 @@ def test_admission_is_first_come_first_served(
 
 @given(st.floats(0, 1e5), st.floats(0.1, 100))
 def test_compression_brings_the_span_to_the_target(span_s: float, target_s: float) -> None:
-    """Does the factor fit the span into the target, use most of it, and need two digits?"""
+    """The factor fits the span into the target, uses most of it, and has two digits."""
     factor = compression_for(span_s, target_s)
     assert span_s / factor <= target_s * (1 + 1e-9) and factor >= 1
     if factor > 1:
@@ -40,5 +40,5 @@ def test_compression_brings_the_span_to_the_target(span_s: float, target_s: floa
 
 
 def test_compression_divides_every_gap() -> None:
-    """Is the first arrival at zero, and every gap divided alike?"""
+    """The first arrival is at zero; all gaps are divided by one factor."""
     assert compress([5000.0, 5000.0, 8000.0, 11000.0], 2.0) == [0.0, 0.0, 1.5, 3.0]

@@ -1,5 +1,4 @@
-"""Is any input given as a trace read or refused in one line: by every reader, in bounded time and
-memory?"""
+"""Does every reader read any input or refuse it in one line, in bounded time and memory?"""
 
 import gzip
 import io
@@ -64,7 +63,7 @@ PLACES = {"length": (": 10,", ",10,", ': "abc",'), "time": (": 0,", "2023-11-16 
 
 
 def with_value(name: str, place: str, value: str) -> str:
-    """The trace with that in the place of its length or time."""
+    """Return the trace with `value` as its length or time."""
     for old in PLACES[place]:
         if old in GOOD[name]:
             return GOOD[name].replace(old, old.replace(old.strip(":, "), f" {value}".lstrip()))
@@ -112,7 +111,7 @@ WHOLE: dict[str, bytes] = {
 
 
 def refused(path: Path, format: str | None = None) -> str:
-    """The error with which it is refused; "" where it is read."""
+    """Return the error that refuses the file, "" if it is read."""
     try:
         open_trace(path, format)
     except BadInput as bad:
@@ -123,7 +122,7 @@ def refused(path: Path, format: str | None = None) -> str:
 
 @pytest.mark.parametrize("content", WHOLE)
 def test_what_is_no_trace(content: str, tmp_path: Path) -> None:
-    """By its content, and by every reader that is named explicitly."""
+    """It is refused with and without a named format."""
     path = tmp_path / "t"
     path.write_bytes(WHOLE[content])
     for name in (None, *FORMATS):
@@ -133,13 +132,13 @@ def test_what_is_no_trace(content: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_value_in_every_format(name: str, place: str, tmp_path: Path) -> None:
-    """Lengths and times: absurd, negative, no number, of another type."""
+    """Lengths and times: absurd, negative, not a number, of another type."""
     path = tmp_path / "t"
     path.write_text(GOOD[name] + "\n")
     assert not refused(path)
     for value in LENGTHS:
         path.write_text(with_value(name, place, value) + "\n")
-        if not refused(path):  # as good as what stood there: another time, or other digits of ten
+        if not refused(path):  # a valid value: another time, or ten in other digits
             assert open_trace(path).input_tokens.max() in (0, 1, 10)
 
 
@@ -173,7 +172,7 @@ def test_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
 def test_a_pipe_without_a_writer_is_no_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is one with a slow writer read?"""
+    """A pipe with a slow writer is read."""
     monkeypatch.setattr(containers, "PIPE_WAIT_S", 0.2)
     os.mkfifo(tmp_path / "nobody")
     assert "a pipe" in refused(tmp_path / "nobody")
@@ -228,7 +227,7 @@ for name in sys.argv[2].split(","):
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ENDLESS)
 def test_what_has_no_end_is_not_held(content: str, tmp_path: Path) -> None:
-    """1 GiB in a file of a megabyte, by readers that may have 3 GiB of addresses."""
+    """A file of 1 MB that unpacks to 1 GiB needs at most 3 GiB of address space."""
     path = tmp_path / "bomb.gz"
     with gzip.open(path, "wb", 1) as file:
         ENDLESS[content](file)
@@ -240,7 +239,7 @@ def test_what_has_no_end_is_not_held(content: str, tmp_path: Path) -> None:
 
 
 def test_requests_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that are all good, and bytes that unpack for ever."""
+    """Valid lines are bounded, and so are unpacked bytes."""
     path = tmp_path / "t"
     path.write_text((GOOD["mooncake"] + "\n") * 300)
     monkeypatch.setattr(collector, "REQUESTS_MAX", 200)
@@ -269,7 +268,7 @@ RATES = {
 
 @pytest.mark.parametrize("rate", RATES)
 def test_rates(rate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an archive of ServeGen: is the number of draws bounded?"""
+    """The number of draws from a ServeGen archive is bounded."""
     monkeypatch.setattr(servegen, "_REQUESTS_MAX", 1 << 16)
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
         member = tarfile.TarInfo("a/chunk-1-trace.csv")
@@ -292,7 +291,7 @@ def test_the_rates_of_an_archive_are_bounded(
 
 
 def test_the_good_ones_are_good() -> None:
-    """Is the table above about the traces that it means?"""
+    """The table above covers every format, and its JSON is valid."""
     assert {name.split()[0] for name in GOOD} == FORMATS.keys() - {"servegen"}
     for text in GOOD.values():
         if text.startswith("{"):

@@ -1,4 +1,4 @@
-"""Are the containers of a trace read, and deep JSON, absurd numbers and units of times handled?"""
+"""Are all containers of a trace read, and deep JSON, absurd numbers and time units handled?"""
 
 import bz2
 import gzip
@@ -48,7 +48,7 @@ def tar(members: dict[str, bytes]) -> bytes:
     ["gzip", "bz2", "xz", "zstd", "lz4", "bom", "tar", "tar.gz", "zstd in tar", "zstd in gzip"],
 )
 def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> None:
-    """Does a trace in each container equal the plain file, whatever its name?"""
+    """A trace in each container equals the plain file, whatever its name."""
     packed = {
         "gzip": lambda: gzip.compress(ROWS),
         "bz2": lambda: bz2.compress(ROWS),
@@ -81,7 +81,7 @@ def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> No
     ],
 )
 def test_a_container_that_is_not_read_is_named(tmp_path: Path, data: bytes, what: str) -> None:
-    """Does the error name the file's type, instead of saying that no format begins like it?"""
+    """The error names the file's type instead of saying that no format begins like it."""
     path = tmp_path / "t.jsonl"
     path.write_bytes(data)
     with pytest.raises(BadInput, match=what) as caught:
@@ -90,13 +90,13 @@ def test_a_container_that_is_not_read_is_named(tmp_path: Path, data: bytes, what
 
 
 def test_a_pipe_is_read_once_and_as_a_file(tmp_path: Path) -> None:
-    """Does a trace from a pipe equal one from a file, including its checksum?"""
+    """A trace from a pipe equals one from a file, including its checksum."""
     plain, pipe = tmp_path / "t.jsonl", tmp_path / "pipe"
     plain.write_bytes(ROWS)
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(ROWS,), daemon=True)
     writer.start()
-    assert selections_kind(pipe) == ""  # as `trace info` looks first
+    assert selections_kind(pipe) == ""  # what `trace info` checks first
     found, expected = open_trace(pipe), open_trace(plain)
     writer.join()
     assert found.arrival_s.tolist() == expected.arrival_s.tolist()
@@ -111,7 +111,7 @@ def test_a_pipe_is_read_once_and_as_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_json_without_bottom_is_one_error(tmp_path: Path, line: bytes) -> None:
-    """Is nesting beyond any bound an error with its file, in every format?"""
+    """Nesting beyond any bound is an error that names the file, in every format."""
     path = tmp_path / "deep.jsonl"
     path.write_bytes(line + b"\n")
     for format in (None, "mooncake", "weka", "lmcache", "sharegpt", "offstage"):
@@ -124,7 +124,7 @@ def test_json_without_bottom_is_one_error(tmp_path: Path, line: bytes) -> None:
 def test_absurd_lengths_are_refused_where_they_stand(
     tmp_path: Path, block_tokens: int, tokens: int
 ) -> None:
-    """Is a prompt of 2^40 tokens an error of its line, before an array for it is allocated?"""
+    """A prompt of 2^40 tokens is refused at its line, before an array is allocated for it."""
     path = tmp_path / "t.jsonl"
     head = {
         "offstage_trace": 1,
@@ -155,7 +155,7 @@ def times(path: Path, *stamps: float) -> Path:
 def test_seconds_that_are_read_as_milliseconds_are_noted(
     tmp_path: Path, stamps: tuple[float, ...]
 ) -> None:
-    """Does a trace in another unit say so, and does saying the unit fix it?"""
+    """A trace in another unit gets a note, which naming the unit removes."""
     path = times(tmp_path / "t.jsonl", *stamps)
     assert any("--time-unit" in note for note in open_trace(path).origin.notes)
     told = open_trace(path, time_unit="s")
@@ -164,20 +164,20 @@ def test_seconds_that_are_read_as_milliseconds_are_noted(
 
 
 def test_a_plausible_trace_has_no_such_note(tmp_path: Path) -> None:
-    """Is nothing said of a trace as its format has it?"""
+    """A trace in its format's own unit gets no note."""
     path = times(tmp_path / "t.jsonl", 0, 700, 1500, 2600)
     assert open_trace(path).origin.notes == ()
 
 
 @pytest.mark.parametrize(("unit", "second"), [("s", 1), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)])
 def test_every_unit_is_read(tmp_path: Path, unit: str, second: float) -> None:
-    """Is one second one second in each of them?"""
+    """One second is one second in each unit."""
     path = times(tmp_path / "t.jsonl", 0, second)
     assert open_trace(path, time_unit=unit).arrival_s.tolist() == [0.0, 1.0]
 
 
 def test_a_unit_that_is_none_or_has_no_effect_is_refused(tmp_path: Path) -> None:
-    """Is an unknown unit refused, and one for times that are text?"""
+    """An unknown unit is refused, and so is a unit for times that are text."""
     path = times(tmp_path / "t.jsonl", 0, 1)
     with pytest.raises(BadInput, match="times in h"):
         open_trace(path, time_unit="h")

@@ -1,4 +1,4 @@
-"""Is every format of request traces read as it stands, and every defect named in one line?"""
+"""Is every format of request traces read correctly, and every defect named in one line?"""
 
 import gzip
 import io
@@ -67,7 +67,7 @@ def archive(path: Path, files: dict[str, str]) -> Path:
 
 
 def same(a: Trace, b: Trace) -> bool:
-    """All columns are equal, and so is the meaning of the trace."""
+    """Return whether all columns, session names and block sizes are equal."""
     arrays = ("arrival_s", "think_s", "input_tokens", "output_tokens", "offsets", "run_first")
     equal = all(
         np.array_equal(getattr(a, name), getattr(b, name), equal_nan=name == "think_s")
@@ -81,7 +81,7 @@ def same(a: Trace, b: Trace) -> bool:
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_content_tells_the_format(name: str, tmp_path: Path) -> None:
-    """Is each published file known by its content, and the same after import?"""
+    """Each published file is recognised by its content and unchanged by an import."""
     path = TRACES / name
     if not path.is_file():
         pytest.skip(f"no {name}; point OFFSTAGE_TRACES at the folder that holds it")
@@ -99,7 +99,7 @@ def test_the_content_tells_the_format(name: str, tmp_path: Path) -> None:
 
 
 def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
-    """Do both forms give the same requests, sub-agents put in, and a session's ids of its own?"""
+    """Both forms give the same requests, sub-agents included, and ids private to each session."""
     other = {**WEKA, "id": "two"}
     flat = [
         {"t": 0.0, "in": 130, "out": 5, "runs": [[1, 3]], "think": 0.0},
@@ -126,8 +126,8 @@ def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
 
 
 def test_lmcache_text_becomes_chained_blocks_in_order_of_time(tmp_path: Path) -> None:
-    """Is a prompt's text hashed by prefix, are lengths given in tokens, and is the order that of
-    time?"""
+    """A prompt's text is hashed by prefix, lengths are in tokens, and requests are ordered by
+    time."""
     trace = open_trace(jsonl(tmp_path / "session.jsonl", *CALLS))
     assert trace.arrival_s.tolist() == [0.0, 2.0]
     assert trace.input_tokens.tolist() == [64, 75] and trace.output_tokens.tolist() == [0, 10]
@@ -138,7 +138,7 @@ def test_lmcache_text_becomes_chained_blocks_in_order_of_time(tmp_path: Path) ->
 
 
 def test_servegen_draws_what_the_rates_say(tmp_path: Path) -> None:
-    """Are arrivals as many as recorded, the same for a seed, and another client's no matter?"""
+    """The rates give the number of arrivals, the seed their times, independent of other clients."""
     rates = "0,0,0,,0,0\n600,2.0,1.0,Gamma,1.0,0.5\n"
     bursty = "600,4.0,3.0,Weibull,0.6,0.1\n"
     both = archive(tmp_path / "a.tar.gz", {"x/b-trace.csv": bursty, "x/a-trace.csv": rates})
@@ -236,7 +236,7 @@ LONG = b"".join(json.dumps({**HASHED, "timestamp": n}).encode() + b"\n" for n in
 def test_every_defect_is_one_line_with_its_place(
     tmp_path: Path, bad: Bad, place: str, what: str
 ) -> None:
-    """Is nothing skipped, and nothing wrong a traceback?"""
+    """Nothing is skipped, and no defect causes a traceback."""
     with pytest.raises(BadInput) as caught:
         open_trace(bad(tmp_path))
     assert what in caught.value.what
@@ -249,7 +249,7 @@ def test_every_defect_is_one_line_with_its_place(
 def test_garbage_is_bad_input_to_every_reader(
     tmp_path_factory: Any, name: str, garbage: bytes
 ) -> None:
-    """Is every byte string a trace or a BadInput, also when the user insists on a format?"""
+    """Every byte string is a trace or a BadInput, even when the user names a format."""
     path = tmp_path_factory.mktemp("garbage") / "t"
     begins = (b"", json.dumps(HASHED).encode() + b"\n", AZURE.encode(), json.dumps(OURS).encode())
     for begin in begins:
@@ -263,15 +263,15 @@ def test_garbage_is_bad_input_to_every_reader(
 
 @given(st.lists(st.integers(0, 2**63 - 2), max_size=20))
 def test_runs_hold_the_ids_in_order(ids: list[int]) -> None:
-    """Does run-length coding lose nothing, whatever the ids?"""
+    """Run-length coding loses nothing, whatever the ids."""
     assert [first + i for first, count in runs_of(ids) for i in range(count)] == ids
 
 
 def test_the_command_imports_and_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Can `trace info` read the output of `trace import`, and does a refusal take one line with
-    code 2?"""
+    """`trace info` reads the output of `trace import`, and a refusal takes one line with exit code
+    2."""
     session = jsonl(tmp_path / "s.jsonl", *CALLS)
     out = tmp_path / "o.jsonl.gz"
 

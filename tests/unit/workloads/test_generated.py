@@ -1,4 +1,4 @@
-"""Does a generated workload follow its options, with the same bytes however it is read?"""
+"""Does a generated workload follow its options, and is it the same however it is read?"""
 
 import itertools
 from dataclasses import replace
@@ -39,7 +39,7 @@ GROWING = replace(SMALL, block_tokens=4, context_tokens=160)
 
 
 def whole(workload: Workload, session: int = 0, steps: int = 1000) -> Slab:
-    """All steps of a session in one slab, read `steps` at a time."""
+    """Return all steps of a session in one slab, read `steps` at a time."""
     slabs = list(workload.slabs(session, steps))
     assert [slab.first_step for slab in slabs] == list(
         range(0, workload.sessions[session].steps, steps)
@@ -63,7 +63,7 @@ def same(a: Slab, b: Slab) -> bool:
 
 
 def share(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
-    """Mean share over the layers that two selections `[layers, k]` have in common."""
+    """Return the share of two selections `[layers, k]` that is common, averaged over layers."""
     pairs = zip(a, b, strict=True)
     return float(np.mean([len(np.intersect1d(x, y)) / len(x) for x, y in pairs]))
 
@@ -79,7 +79,7 @@ def share(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
 def test_reading_it_otherwise_gives_the_same_bytes(
     profile: str, steps: int, seed: int, agreement: float | None, fine: bool
 ) -> None:
-    """Do slab sizes, other sessions read before and a second object change nothing?"""
+    """Slab sizes, sessions read before and a second object change nothing."""
     options = replace(
         GROWING,
         profile=profile,
@@ -102,7 +102,7 @@ def test_reading_it_otherwise_gives_the_same_bytes(
 
 
 def test_a_longer_session_begins_as_the_shorter_one() -> None:
-    """Are two lengths of one session the same run, seen for longer?"""
+    """Two lengths of one session are the same run, cut at different steps."""
     short = whole(GeneratedWorkload(GROWING))
     longer = whole(GeneratedWorkload(replace(GROWING, steps=30)))
     blocks = short.scores.shape[2]
@@ -113,7 +113,8 @@ def test_a_longer_session_begins_as_the_shorter_one() -> None:
 
 @pytest.mark.parametrize("granule", [None, 2])
 def test_selections_are_sinks_window_and_the_best_of_the_rest(granule: int | None) -> None:
-    """Does every selection follow from the scores that a policy sees, ordinal breaking ties?"""
+    """Every selection follows from the scores that a policy sees; of equals the lower ordinal
+    wins."""
     options = replace(GROWING, granule_tokens=granule, sink_blocks=2, window_blocks=3)
     workload = GeneratedWorkload(options)
     slab, units = whole(workload), workload.select_blocks
@@ -132,7 +133,7 @@ def test_selections_are_sinks_window_and_the_best_of_the_rest(granule: int | Non
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.data())
 def test_ranks_are_total(seed: int, blocks: int, data: st.DataObject) -> None:
-    """Are the first c of a row its c best for every requested c, whatever the ties?"""
+    """The first c of a row are its c best for every requested c, whatever the ties."""
     scores = np.random.default_rng(seed).integers(0, 4, (3, blocks)).astype(np.uint16)
     counts = tuple(data.draw(st.lists(st.integers(1, blocks), min_size=1, max_size=3)))
     got = ranked(scores, counts)
@@ -145,14 +146,14 @@ def test_ranks_are_total(seed: int, blocks: int, data: st.DataObject) -> None:
 
 
 def test_ranks_of_more_blocks_than_16_bits() -> None:
-    """Do ordinals above 65,535 survive?"""
+    """Ordinals above 65,535 are kept exactly."""
     scores = np.ones((1, 70000), np.uint16)
     scores[0, [69999, 66000, 5]] = 9
     assert sorted(ranked(scores, (3,))[0, :3].tolist()) == [5, 66000, 69999]
 
 
 def test_layers_use_the_selection_of_their_source() -> None:
-    """Do layers with a foreign index have its scores and selection, and the others their own?"""
+    """Layers with a foreign index have its scores and selection; the others have their own."""
     workload = GeneratedWorkload(
         replace(SMALL, index_source=(0, 0, 2, 2, 2), draft_agreement=0.7, shared_prefix_tokens=640)
     )
@@ -164,7 +165,7 @@ def test_layers_use_the_selection_of_their_source() -> None:
 
 
 def test_a_published_model_shares_its_index() -> None:
-    """Do GLM-5.2's 57 layers without an indexer select as the 21 with one?"""
+    """GLM-5.2's 57 layers without an indexer select what the 21 with one do."""
     model = geometry("glm-5.2")
     source = tuple(model.selection_source(layer) for layer in range(model.layer_count))
     slab = whole(GeneratedWorkload(replace(SMALL, layers=78, index_source=source, steps=2)))
@@ -174,7 +175,7 @@ def test_a_published_model_shares_its_index() -> None:
 
 @pytest.mark.parametrize("agreement", [0.55, 0.8, 1.0])
 def test_a_draft_agrees_as_stated(agreement: float) -> None:
-    """Does the plain top-k of the draft share exactly that part with the real selection?"""
+    """The plain top-k of the draft shares exactly the stated part with the real selection."""
     options = replace(SMALL, draft_agreement=agreement, select_blocks=20)
     workload = GeneratedWorkload(options)
     slab = whole(workload)
@@ -188,8 +189,8 @@ def test_a_draft_agrees_as_stated(agreement: float) -> None:
 
 
 def test_a_draft_does_not_know_the_users_next_turn() -> None:
-    """Where a turn begins, does the draft continue as if there were none, and share no more with
-    the selection than the previous step does?"""
+    """Where a turn begins, the draft continues the previous one and shares no more with the
+    selection than the previous step does."""
     calm = replace(
         SMALL,
         profile="flexicache",
@@ -209,7 +210,7 @@ def test_a_draft_does_not_know_the_users_next_turn() -> None:
 
 
 def test_a_draft_knows_no_block_that_is_not_written() -> None:
-    """Is a draft given over the blocks of its step?"""
+    """A draft scores only the blocks written by its step."""
     workload = GeneratedWorkload(replace(GROWING, draft_agreement=0.8))
     slab = whole(workload)
     assert slab.draft is not None
@@ -218,7 +219,8 @@ def test_a_draft_knows_no_block_that_is_not_written() -> None:
 
 
 def test_a_turn_redraws_the_topic() -> None:
-    """Are turns where they are announced, does a full one break the selection, and only there?"""
+    """Turns are where they are announced; a full turn breaks the selection, and nothing else
+    does."""
     calm = replace(
         SMALL, profile="flexicache", layers=24, context_tokens=64 * 400, select_blocks=40
     )
@@ -231,10 +233,11 @@ def test_a_turn_redraws_the_topic() -> None:
 
 
 def test_a_group_shares_its_prefix() -> None:
-    """Do sessions of a group have equal contents there, selections as alike as was asked, and
-    nothing else?
+    """Sessions of a group have equal contents there, selections as alike as requested, and nothing
+    else in common.
 
-    Topics are each session's own, and some came in the tokens of the prefill."""
+    Each session has its own topics, some from the tokens of the prefill.
+    """
     options = replace(
         SMALL,
         profile="flexicache",
@@ -272,7 +275,7 @@ def test_a_group_shares_its_prefix() -> None:
 
 
 def test_the_prefill_leads_into_the_first_step() -> None:
-    """Are the windows the same process just before step 0?"""
+    """The windows are the same process just before step 0."""
     options = replace(SMALL, profile="flexicache", layers=24, context_tokens=64 * 400)
     workload = GeneratedWorkload(options)
     windows = workload.prefill(0)
@@ -285,8 +288,8 @@ def test_the_prefill_leads_into_the_first_step() -> None:
 
 
 def test_windows_of_the_prefill_are_a_block_apart() -> None:
-    """Has each one block more than the one before, as in a captured file, and do two of them
-    differ as two steps do that are as many tokens apart?"""
+    """Each window has one block more than the one before, as in a captured file, and two differ as
+    much as two steps equally many tokens apart."""
     options = replace(SMALL, profile="flexicache", context_tokens=64 * 400, steps=65, sessions=16)
     workload = GeneratedWorkload(options)
     windows = workload.prefill(0)
@@ -307,8 +310,8 @@ def test_windows_of_the_prefill_are_a_block_apart() -> None:
 
 @pytest.mark.parametrize("ticks", [2, 5, 64])
 def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> None:
-    """Does a process keep the same remainder after many ticks at once as one by one, bursts
-    included?"""
+    """A process that advances many ticks at once keeps as much as one tick at a time, bursts
+    included."""
     params = replace(
         layer_processes("flexicache", 1, 64)[0].params,
         w_static=0.0,
@@ -333,7 +336,7 @@ def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> 
 
 
 def test_it_says_what_it_is() -> None:
-    """Does the manifest have kind, parameters, seed, and which process drives which layer?"""
+    """The manifest has kind, parameters, seed, and the process of each layer."""
     facts: Any = GeneratedWorkload(SMALL).describe()
     assert facts["kind"] == "generated" and facts["synthetic"] is True
     assert facts["seed"] == 3 and facts["profile"] == "published-mix"
@@ -348,8 +351,8 @@ def test_it_says_what_it_is() -> None:
 
 
 def test_layers_and_neighbours_share_and_keep_their_law() -> None:
-    """Do adjacent layers and neighbouring units share as the structure says, distant ones nothing,
-    and is a unit's own distribution, including its heavy tail, the same as without?"""
+    """Adjacent layers and neighbouring units share as the structure says, distant ones nothing. A
+    unit's own distribution, including its heavy tail, is the same as without a structure."""
     params = replace(layer_processes("flexicache", 1, 64)[0].params, recency=0.0, sink=0.0)
     slow = replace(params, w_static=0.0, w_fast=0.0)
     tied = Structure(layers=0.64, neighbours=1.0)
@@ -376,8 +379,8 @@ def test_layers_and_neighbours_share_and_keep_their_law() -> None:
 
 @pytest.mark.parametrize("profile", ["published-mix", "pycode"])
 def test_a_profile_shares_as_captures_do(profile: str) -> None:
-    """Do layers and neighbours of a drawn model share as a trained one's, and does the profile
-    fitted to it drift and miss as it does? With seeds that the search did not use."""
+    """Layers and neighbours of a drawn model share as in a trained one; the profile fitted to it
+    drifts and misses as it does, with seeds that the search did not use."""
     values = [drawn(profile, seed) for seed in (11, 12)]
     found = {name: float(np.mean([one[name] for one in values])) for name in STRUCTURE}
     assert 0.33 < found["layers-1"] < 0.67 and found["neighbours"] > 0.45
@@ -396,7 +399,7 @@ def test_a_profile_shares_as_captures_do(profile: str) -> None:
 
 
 def test_a_clump_drifts_together() -> None:
-    """Do neighbours share their slow part, and only within a clump?"""
+    """Neighbours share their slow part within a clump, and not across clumps."""
     params = layer_processes("flexicache", 1, 64)[0].params
     quiet = replace(params, w_static=0.0, w_fast=0.0, recency=0.0, sink=0.0)
     field = Field([quiet], FieldShape(20, 8, clump=4), seed=1, stream=0)
@@ -408,7 +411,8 @@ def test_a_clump_drifts_together() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 30), st.integers(1, 6))
 def test_blocks_of_granules(seed: int, factor: int, units: int, width: int) -> None:
-    """Is a block selected where a granule is, with the highest score, tails left out?"""
+    """A block is selected if a granule of it is, has its highest score, and is dropped if
+    partial."""
     draw = np.random.default_rng(seed)
     selected = np.full((2, 3, width), ABSENT)
     for row in selected.reshape(-1, width):
@@ -432,7 +436,7 @@ def test_blocks_of_granules(seed: int, factor: int, units: int, width: int) -> N
 
 
 def test_a_coarsened_workload_counts_in_blocks() -> None:
-    """Does it have the sessions, ordinals and identities of one made of blocks?"""
+    """It has the sessions, ordinals and identities of a workload made of blocks."""
     options = replace(GROWING, granule_tokens=1, sessions=2, shared_prefix_tokens=80)
     fine = GeneratedWorkload(options)
     coarse = Coarsened(fine, 4)
@@ -471,6 +475,6 @@ def test_a_coarsened_workload_counts_in_blocks() -> None:
     ],
 )
 def test_wrong_options_are_refused(change: dict[str, Any], what: str) -> None:
-    """Is each wrong option one line with its fix?"""
+    """Each invalid option gives one line with its fix."""
     with pytest.raises(BadInput, match=what):
         GeneratedWorkload(replace(SMALL, **change))

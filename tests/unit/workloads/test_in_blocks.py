@@ -1,4 +1,4 @@
-"""Does a live run accept any trace that `trace import` writes, with the sharing of its requests?"""
+"""Does a live run accept every trace that `trace import` writes, with its requests' sharing?"""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def trace_of(block_tokens: int | None, rows: Sequence[Ask]) -> Trace:
 
 
 def shared(one: Sequence[int], two: Sequence[int]) -> int:
-    """Ids from the front that are equal."""
+    """Return how many leading ids are equal."""
     return next(
         (n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
         min(len(one), len(two)),
@@ -45,7 +45,8 @@ def shared(one: Sequence[int], two: Sequence[int]) -> int:
 def test_two_requests_share_what_the_trace_says_rounded_down(
     block_tokens: int, shape: list[tuple[int, int]]
 ) -> None:
-    """Each shares its first blocks with the one before; an id names the prefix up to its block."""
+    """Each request shares its first blocks with the one before; an id names the prefix up to its
+    block."""
     rows: list[Ask] = []
     fresh = 0
     for tokens, common in shape:
@@ -82,8 +83,8 @@ def test_an_imported_trace_gives_the_plan_of_the_trace_itself(tmp_path: Path) ->
 
 @pytest.mark.parametrize("block_tokens", [None, 16, 64])
 def test_other_traces_are_planned_too(block_tokens: int | None, tmp_path: Path) -> None:
-    """One without blocks, whose sessions share nothing, and two with other block sizes, where they
-    do."""
+    """A trace without blocks is planned without sharing, traces with other block sizes with
+    sharing."""
     count = 0 if block_tokens is None else 5000 // block_tokens
     rows = [
         (5000, [*range(count // 2), *range(base, base + count - count // 2)])

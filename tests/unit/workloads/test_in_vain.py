@@ -1,4 +1,4 @@
-"""Is every property of a trace that a run of decode sessions ignores noted where it applies?"""
+"""Is every trace property that a run of decode sessions ignores noted where it applies?"""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_keys_that_a_format_does_not_read_are_named_with_their_counts(
     name: str, tmp_path: Path
 ) -> None:
-    """Of each format, at every depth; and an import keeps the note."""
+    """Keys are found at every depth, and an import keeps the note."""
     trace = open_trace(written(tmp_path / "t", ROWS[name]))
     assert trace.origin.format == name or name == "offstage"
     rest = ", ".join(f"{key} (once)" for key in UNREAD[name])

@@ -30,7 +30,7 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def test_plain_and_gzip_give_the_same_requests(tmp_path: Path) -> None:
-    """Is the content read from either container, and is an extra key ignored?"""
+    """The content is read from either container, and an extra key is ignored."""
     plain = write(tmp_path / "t.jsonl", row(), row(timestamp=3000.5, type="chat"))
     packed = tmp_path / "t.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -46,7 +46,7 @@ def test_plain_and_gzip_give_the_same_requests(tmp_path: Path) -> None:
 
 
 def test_a_last_line_without_its_end_is_complete_if_it_is_json(tmp_path: Path) -> None:
-    """Is a file that an editor left without a final newline read in full?"""
+    """A file that an editor left without a final newline is read in full."""
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(row()))
     assert len(load(path)) == 1
@@ -71,7 +71,7 @@ def test_a_last_line_without_its_end_is_complete_if_it_is_json(tmp_path: Path) -
 def test_a_wrong_value_is_named_with_file_and_line(
     tmp_path: Path, bad: dict[str, Any], what: str
 ) -> None:
-    """Does the error for each defect of a row have cause, place and fix, in one line?"""
+    """The error for each defect of a row has cause, place and fix, in one line."""
     path = write(tmp_path / "t.jsonl", row(), bad, row())
     with pytest.raises(BadInput) as caught:
         load(path)
@@ -91,7 +91,7 @@ def test_a_wrong_value_is_named_with_file_and_line(
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, text: str, line: int, what: str) -> None:
-    """Does each kind of bad line have its own error: torn, blank, not JSON, not an object?"""
+    """Each kind of bad line has its own error: torn, blank, not JSON, not an object."""
     path = tmp_path / "t.jsonl"
     path.write_text(text)
     with pytest.raises(BadInput, match=what) as caught:
@@ -100,7 +100,7 @@ def test_a_broken_line_is_named(tmp_path: Path, text: str, line: int, what: str)
 
 
 def test_timestamps_that_go_back_are_refused(tmp_path: Path) -> None:
-    """Is an unsorted trace refused rather than replayed with negative gaps?"""
+    """An unsorted trace is refused rather than replayed with negative gaps."""
     path = write(tmp_path / "t.jsonl", row(timestamp=10), row(timestamp=9))
     with pytest.raises(BadInput, match="9 ms is before 10 ms") as caught:
         load(path)
@@ -108,7 +108,7 @@ def test_timestamps_that_go_back_are_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_trace(tmp_path: Path) -> None:
-    """Does each way in which a whole file is wrong get its own line?"""
+    """Each way in which a whole file can be wrong has its own error."""
     packed = gzip.compress(
         b"".join(json.dumps(row(timestamp=n)).encode() + b"\n" for n in range(500))
     )
@@ -136,7 +136,7 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
 def test_an_endless_line_is_refused_before_it_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is memory bounded when the file has no line ends?"""
+    """Memory is bounded when the file has no line ends."""
     monkeypatch.setattr(trace_module, "LINE_BYTES_MAX", 64)
     path = write(tmp_path / "t.jsonl", row(note="x" * 100))
     with pytest.raises(BadInput, match="line longer than"):
@@ -144,7 +144,7 @@ def test_an_endless_line_is_refused_before_it_is_held(
 
 
 def test_a_limit_stops_before_what_follows(tmp_path: Path) -> None:
-    """Does the stream stop at the limit, so that a long trace can be looked into?"""
+    """The stream stops at the limit, so that the start of a long trace can be inspected."""
     path = write(tmp_path / "t.jsonl", row(), row(), row(hash_ids=[]))
     assert [request.index for request in iterate(path, 2)] == [0, 1]
     with pytest.raises(BadInput, match="limit of 0"):
@@ -153,7 +153,7 @@ def test_a_limit_stops_before_what_follows(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_garbage_never_raises_anything_else(tmp_path_factory: Any, garbage: bytes) -> None:
-    """Is every byte string either a trace or a BadInput, and never a traceback?"""
+    """Every byte string is a trace or a BadInput, never a traceback."""
     path = tmp_path_factory.mktemp("garbage") / "t.jsonl"
     for prefix in (b"", json.dumps(row()).encode() + b"\n", b"\x1f\x8b"):
         path.write_bytes(prefix + garbage)

@@ -1,4 +1,4 @@
-"""Does a plan follow the trace or the generator, within its budget, with nothing lost?"""
+"""Does a plan follow its trace or generator, within its budget, and lose nothing?"""
 
 import os
 from collections import Counter
@@ -73,7 +73,7 @@ def plan_of(rows: list[Request], options: TraceOptions, seed: int = 1) -> Worklo
     try:
         return from_trace(rows, options, SHAPE, seed, "made up")
     except BadInput as error:
-        assume("no request" not in error.what)  # The budget may hold none: another test's matter.
+        assume("no request" not in error.what)  # The budget may hold none; tested elsewhere.
         raise
 
 
@@ -81,7 +81,7 @@ def plan_of(rows: list[Request], options: TraceOptions, seed: int = 1) -> Worklo
 def test_every_request_is_accounted_for_and_the_budget_holds(
     rows: list[Request], options: TraceOptions
 ) -> None:
-    """Is each request taken, left out with a reason, or outside; do the bytes fit; caps listed?"""
+    """Each request is taken, left out with a reason, or outside; the bytes fit; caps are listed."""
     plan = plan_of(rows, options)
     taken = [s.request_index for s in plan.sessions if s.request_index is not None]
     assert len(taken) == len(plan.sessions)
@@ -107,7 +107,7 @@ def test_every_request_is_accounted_for_and_the_budget_holds(
 def test_identities_are_equal_exactly_where_prefixes_are(
     rows: list[Request], options: TraceOptions
 ) -> None:
-    """Do two sessions have the same chunk identity if and only if all tokens up to it agree?"""
+    """Two sessions have the same chunk identity if and only if all tokens up to its end agree."""
     plan = plan_of(rows, replace(options, budget_bytes=10**9))
     for first, second in combinations(plan.sessions, 2):
         ids = [rows[s.request_index or 0].block_ids for s in (first, second)]
@@ -115,7 +115,7 @@ def test_identities_are_equal_exactly_where_prefixes_are(
             (n for n, (a, b) in enumerate(zip(*ids, strict=False)) if a != b),
             min(len(each) for each in ids),
         )
-        # An id that both hold covers as many tokens in both, up to the end of the shorter one.
+        # A common id covers the same tokens in both, up to the end of the shorter one.
         tokens = min(512 * blocks, first.context_tokens, second.context_tokens)
         common = set(first.chunks) & set(second.chunks)
         assert common == set(first.chunks[: -(-tokens // 64)])
@@ -123,7 +123,7 @@ def test_identities_are_equal_exactly_where_prefixes_are(
 
 
 def test_a_tail_cut_by_a_cap_is_other_content() -> None:
-    """Does a store that outlives a change of the cap keep a short tail and a full chunk apart?"""
+    """A store that outlives a change of the cap keeps a short tail and a full chunk apart."""
     request = Request(0, 0.0, 700, 1, (7, 8))
     whole = trace_chunks(root(0, "trace"), request, 700, 64)
     cut = trace_chunks(root(0, "trace"), request, 100, 64)
@@ -135,7 +135,7 @@ def test_a_tail_cut_by_a_cap_is_other_content() -> None:
 def test_shared_and_retained_equal_a_plain_count(
     rows: list[Request], options: TraceOptions
 ) -> None:
-    """Does prefill write each chunk once, and is a chunk of another session shared too?"""
+    """Prefill writes each chunk once, and a chunk of another session counts as shared."""
     plan = plan_of(rows, options)
     holders = Counter(chunk for session in plan.sessions for chunk in session.chunks)
     written: list[int] = []
@@ -158,7 +158,8 @@ def test_shared_and_retained_equal_a_plain_count(
 def test_a_plan_depends_on_its_input_and_seed_alone(
     rows: list[Request], options: TraceOptions, seed: int, other: int
 ) -> None:
-    """Is the same plan made twice, and do other seeds share no chunk but choose the same?"""
+    """The same input and seed give the same plan; another seed chooses the same and shares no
+    chunk."""
     plan, again = plan_of(rows, options, seed), plan_of(rows, options, seed)
     assert plan == again
     changed = plan_of(rows, options, other)
@@ -178,7 +179,7 @@ def test_a_plan_depends_on_its_input_and_seed_alone(
 def test_generated_sessions_share_the_prefix_inside_a_tenant(
     sessions: int, context: int, prefix: int, steps: int, tenants: int, seed: int
 ) -> None:
-    """Do all sessions hold the full chunks of the prefix and nothing else in common?"""
+    """All sessions have the full chunks of the prefix in common, and nothing else."""
     assume(prefix <= context)
     plan = generated(
         sessions=sessions,
@@ -223,14 +224,14 @@ def options_with(**changes: Any) -> TraceOptions:
 def test_options_out_of_range_are_refused(
     options: TraceOptions, shape: ChunkShape, what: str
 ) -> None:
-    """Does every wrong option give one line with the fix?"""
+    """Every invalid option gives one line with the fix."""
     with pytest.raises(BadInput, match=what) as caught:
         from_trace(TINY, options, shape, 0)
     assert caught.value.fix
 
 
 def test_a_generated_plan_beyond_its_budget_is_refused() -> None:
-    """Is a plan that will not fit refused before anything is written?"""
+    """A plan that does not fit is refused before anything is written."""
     make = {"sessions": 2, "context_tokens": 640, "decode_steps": 1, "shape": SHAPE, "seed": 0}
     with pytest.raises(BadInput, match="need 22000 bytes, the budget is 21999"):
         generated(**make, shared_prefix_tokens=0, budget_bytes=21_999)  # type: ignore[arg-type]
@@ -239,7 +240,7 @@ def test_a_generated_plan_beyond_its_budget_is_refused() -> None:
 
 
 def test_a_short_trace_lowers_the_floor_and_says_so() -> None:
-    """Does a trace without long prompts still give a run, with the floor in force recorded?"""
+    """A trace without long prompts still gives a run, with the floor in force recorded."""
     plan = from_trace(TINY, TraceOptions(budget_bytes=10**7, sessions=6), SHAPE, 0)
     assert 0 < plan.context_tokens_min < 32_768
     assert len(plan.sessions) == 6 and plan.trace == "tiny_mooncake.jsonl"
@@ -251,7 +252,7 @@ def test_a_short_trace_lowers_the_floor_and_says_so() -> None:
 
 
 def test_arrivals_are_told_as_they_are() -> None:
-    """Are gaps that were not there, or not changed, left out of the sentence?"""
+    """The sentence omits gaps that do not exist and compression that was not applied."""
     plan = from_trace(TINY, TraceOptions(budget_bytes=10**7, sessions=6), SHAPE, 0)
     together = replace(plan, trace_span_s=0.0, time_compression=1.0).sentence()
     assert "arriving together; inside" in together and "compressed" not in together
@@ -263,7 +264,7 @@ def test_arrivals_are_told_as_they_are() -> None:
 
 @needs_traces
 def test_the_real_trace_gives_a_window_worth_running() -> None:
-    """Does the default choice hold long prompts, four sharing sessions and turns that continue?"""
+    """The default choice has long prompts, four sharing sessions and turns that continue."""
     shape = ChunkShape(block_tokens=64, chunk_bytes=131_072)
     plan = from_trace(CONVERSATION, TraceOptions(budget_bytes=1 << 30), shape, 0)
     assert len(plan.sessions) == 8 and plan.stored_bytes <= 1 << 30

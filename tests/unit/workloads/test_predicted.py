@@ -1,4 +1,4 @@
-"""Is a drawn workload predicted as well as a captured one was, and nothing that could not be?"""
+"""Is a drawn workload predicted as well as a captured one, and only where that is possible?"""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def predicted(options: GeneratedOptions, steps: int = 16) -> np.ndarray[Any, Any
 
 
 def test_layers_of_a_model_stand_for_those_captured() -> None:
-    """The first two as they are, all others by depth; the captured model has its own."""
+    """Other models take the first two as they are and the rest by depth."""
     assert of_layers(len(AGREEMENT)) == AGREEMENT
     deep = of_layers(80)
     assert deep[:2] == AGREEMENT[:2] and set(deep[2:]) == set(AGREEMENT[2:])
@@ -47,9 +47,8 @@ def test_layers_of_a_model_stand_for_those_captured() -> None:
 
 @pytest.mark.parametrize("profile", ["pycode", "published-mix"])
 def test_it_is_right_as_often_as_captured(profile: str) -> None:
-    """Layer by layer, on seeds and lengths that the errors were not fitted to. Blocks that are new
-    to a selection are predicted less often, as in captures, though that was not drawn
-    explicitly."""
+    """This holds per layer, on seeds and lengths not used in the fit. Blocks new to a selection are
+    predicted less often, as in captures, though the draw does not ask for that."""
     found = drawn(profile, 9)
     assert list(found) == list(PREDICTED)
     for layer, share in enumerate(AGREEMENT):
@@ -68,8 +67,8 @@ def test_it_is_the_same_however_it_is_read_and_changes_nothing_else() -> None:
 
 
 def test_nothing_is_predicted_that_could_not_be() -> None:
-    """No block that is not written at the time, nothing after the last step, and for a step in
-    which the user speaks no prediction of its first layer, which would come from a draft."""
+    """No prediction names an unwritten block or follows the last step. The first layer has none in
+    a step where the user speaks, since it would come from a draft."""
     growing = replace(SMALL, block_tokens=8, context_tokens=8 * 128, turn_steps=16)
     slabs = list(Predicting(GeneratedWorkload(growing), 3).slabs(0))
     told = np.concatenate([slab.predicted for slab in slabs if slab.predicted is not None])
@@ -82,7 +81,7 @@ def test_nothing_is_predicted_that_could_not_be() -> None:
 
 
 def test_blocks_of_granules_are_predicted_by_their_best() -> None:
-    """As the scores are: whole blocks of granules still agree as granules do, or better."""
+    """Predictions coarsen as scores do: whole blocks agree as well as their granules, or better."""
     granules = replace(SMALL, granule_tokens=16)
     workload = GeneratedWorkload(granules)
     slabs = list(Predicting(workload, 3).slabs(0))

@@ -1,9 +1,9 @@
-"""Do the score processes show the published locality, and no other?
+"""Do the score processes show the published locality and no other?
 
 Tolerances: the miss rates of one seed scatter by .012, .010 and .007 (standard deviation at 260
-steps, since a handful of bursts decides them); means over six seeds are held to about twice the
-error of such a mean, and half a point more for the uncertainty of the fit itself. A block stands
-for one token here, at an eighth of the published context and top-k.
+steps, since a handful of bursts decides them). Means over six seeds must be within about twice the
+error of such a mean, plus half a point for the uncertainty of the fit itself. A block stands for
+one token here, at an eighth of the published context and top-k.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ SEEDS = range(6)
 def scores(
     params: ProcessParams, blocks: int, steps: int, seed: int, clump: int = 1
 ) -> npt.NDArray[np.float32]:
-    """`[steps, blocks]`: the process of one layer, step by step."""
+    """Return `[steps, blocks]`: the process of one layer, step by step."""
     field = Field([params], FieldShape(blocks, clump=clump), seed, stream=0)
     values = np.empty((steps, blocks), np.float32)
     for row in values:
@@ -45,15 +45,15 @@ def selections(values: npt.NDArray[np.float32], k: int) -> list[npt.NDArray[np.i
 
 
 def overlap(sets: list[npt.NDArray[np.intp]], distance: int) -> float:
-    """Mean share of a step's selection that the selection `distance` steps before held too."""
+    """Return the mean share of a selection that was also selected `distance` steps before."""
     pairs = zip(sets[distance:], sets, strict=False)
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in pairs]))
 
 
 def lru_miss_rate(sets: list[npt.NDArray[np.intp]], blocks: int, capacity: int) -> float:
-    """Miss rate of an LRU buffer of `capacity` blocks that serves each selection as a set.
+    """Return the miss rate of an LRU buffer of `capacity` blocks that serves selections as sets.
 
-    Steps from the second on; first touches count as misses, as in the published measurement.
+    The first step is not counted; first touches are misses, as in the published measurement.
     """
     last_use = np.full(blocks, -1)
     hits = total = 0
@@ -75,7 +75,7 @@ def mean_overlap(head_class: str, band: str, distance: int) -> float:
 
 
 def test_the_fit_gives_the_published_miss_rates() -> None:
-    """Does LRU on it miss as HiSparse measured: .30 at k, .134 at 2k, .067 at 4k?"""
+    """LRU misses as HiSparse measured: .30 at k, .134 at 2k, .067 at 4k."""
     blocks, k = 4096, 256
     params = TABLE["retrieval", "middle"].params
     misses = []
@@ -89,7 +89,7 @@ def test_the_fit_gives_the_published_miss_rates() -> None:
 
 
 def test_anchored_entries_show_their_anchor() -> None:
-    """Do GVR's 35-50 % and chance-like first layers, and FlexiCache's 23-35 % in 16 steps, hold?"""
+    """GVR's 35-50 % and chance-like first layers hold, and FlexiCache's 23-35 % in 16 steps."""
     assert 0.40 <= mean_overlap("retrieval", "last", 1) <= 0.48
     assert mean_overlap("retrieval", "first", 1) <= 0.05
     assert 0.23 <= 1 - mean_overlap("stable", "middle", 16) <= 0.35
@@ -97,8 +97,7 @@ def test_anchored_entries_show_their_anchor() -> None:
 
 
 def test_a_burst_turns_the_topic() -> None:
-    """Does a step select a different set after a burst, while without bursts the set drifts
-    slowly?"""
+    """A step selects a different set after a burst; without bursts the set drifts slowly."""
     calm = replace(TABLE["stable", "middle"].params, burst=0.0, w_static=0.0, recency=0.0, sink=0.0)
     stormy = replace(calm, burst=1.0)
     calm_share = overlap(selections(scores(calm, 4096, 40, 0), 256), 4)
@@ -117,7 +116,7 @@ def test_a_burst_turns_the_topic() -> None:
 def test_a_process_is_reproducible(
     key: tuple[str, str], blocks: int, steps: int, seed: int, clump: int, noise: float
 ) -> None:
-    """Is a draw the same for the same seed, of the stated shape, finite, and led by the sink?"""
+    """The same seed gives the same draw, of the stated shape, finite, with the sink first."""
     params = replace(TABLE[key].params, noise=noise)
     values = scores(params, blocks, steps, seed, clump)
     assert values.shape == (steps, blocks) and values.dtype == np.float32
@@ -130,7 +129,7 @@ def test_a_process_is_reproducible(
 
 
 def test_every_class_and_band_has_an_entry_with_a_source() -> None:
-    """Can a report name the origin of each process it used?"""
+    """A report can name the origin of each process it used."""
     assert set(TABLE) == {(name, band) for name in HEAD_CLASSES for band in BANDS}
     for entry in TABLE.values():
         assert entry.basis in ("fitted", "anchored", "chosen")
@@ -142,7 +141,7 @@ def test_every_class_and_band_has_an_entry_with_a_source() -> None:
     st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(lambda parts: sum(parts) > 0),
 )
 def test_layers_get_classes_in_proportion(layers: int, parts: list[int]) -> None:
-    """Is every prefix of the layers within one layer of the asked fractions, bands in order?"""
+    """Every prefix of the layers is within one layer of the requested fractions, bands in order."""
     fractions = {name: n / sum(parts) for name, n in zip(HEAD_CLASSES, parts, strict=True)}
     entries = layer_entries(layers, fractions)
     assert len(entries) == layers
@@ -155,8 +154,8 @@ def test_layers_get_classes_in_proportion(layers: int, parts: list[int]) -> None
 
 
 def test_bands_follow_relative_depth() -> None:
-    """Are layers 0-1 and 20-60 of 61 distinguished as published, and has a tiny model no first
-    band?"""
+    """Layers 0-1 and 20-60 of 61 are distinguished as published, and a tiny model has no first
+    band."""
     bands = [band_of(layer, 61) for layer in range(61)]
     assert bands == ["first"] * 2 + ["middle"] * 18 + ["last"] * 41
     assert [band_of(layer, 4) for layer in range(4)] == ["middle", "last", "last", "last"]
@@ -172,6 +171,6 @@ def test_bands_follow_relative_depth() -> None:
     ],
 )
 def test_wrong_fractions_are_refused(fractions: dict[str, float], what: str) -> None:
-    """Does a wrong table of fractions give one line with the fix?"""
+    """An invalid table of fractions gives one line with the fix."""
     with pytest.raises(BadInput, match=what):
         layer_entries(4, fractions)

@@ -1,4 +1,4 @@
-"""Are recorded selections read as they were written, and refused if they are damaged?"""
+"""Are recorded selections read exactly as written, and refused if damaged?"""
 
 import gzip
 import itertools
@@ -19,7 +19,8 @@ NAME = "attn_block_selection_qwen3-0.6b.jsonl.gz"
 
 
 def a_run(**change: Any) -> dict[str, Any]:
-    """Two layers, three steps, blocks of 2 tokens; a third block is written before the last."""
+    """Two layers, three steps, blocks of 2 tokens; a third block is written before the last
+    step."""
     rows = [[1, 0, [0, 1]], [1, 1, [0]], [2, 0, [0, 1]], [2, 1, [1]], [3, 0, [0, 2]], [3, 1, [2]]]
     return {
         "run": "r",
@@ -38,7 +39,7 @@ def written(path: Path, *runs: Any) -> Path:
 
 
 def test_the_published_runs_have_their_published_overlap(traces: Path) -> None:
-    """Is the share of a selection that the previous step had the authors' figure?"""
+    """The share of a selection that the previous step also had is the authors' figure."""
     path = traces / NAME
     if not path.is_file():
         pytest.skip(f"no {NAME} in {traces}")
@@ -73,7 +74,7 @@ def test_what_generated_layers_are_held_against_is_counted_on_the_recorded_ones(
 
 
 def test_a_file_becomes_sessions(tmp_path: Path) -> None:
-    """Are blocks, steps, forced blocks and scores those of the file, in slabs of any size?"""
+    """Blocks, steps, forced blocks and scores are those of the file, in slabs of any size."""
     workload = SelectionWorkload(written(tmp_path / "a", a_run(), a_run(run="s")))
     assert [session.name for session in workload.sessions] == ["r", "s"]
     assert workload.sessions[0].blocks == 2 and workload.sessions[0].steps == 3
@@ -93,7 +94,7 @@ def test_a_file_becomes_sessions(tmp_path: Path) -> None:
 
 
 def test_what_every_selection_holds_is_counted(tmp_path: Path) -> None:
-    """Are sinks and window the blocks common to all selections of all runs?"""
+    """Sinks and window are the blocks common to all selections of all runs."""
     steps = [[token, 0, [0, 1, 3, 4], []] for token in (1, 2)]
     run = a_run(layers=1, prompt_tokens=10, steps=steps)
     workload = SelectionWorkload(written(tmp_path / "a", run))
@@ -124,7 +125,7 @@ def rows(*changed: list[Any]) -> dict[str, Any]:
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, change: dict[str, Any], what: str) -> None:
-    """Does each fault name the file, the line and the fix?"""
+    """Each fault names the file, the line and the fix."""
     path = written(tmp_path / "a.jsonl", a_run(), a_run(**change))
     with pytest.raises(BadInput, match=what) as raised:
         SelectionWorkload(path)
@@ -132,7 +133,7 @@ def test_a_bad_line_is_named(tmp_path: Path, change: dict[str, Any], what: str) 
 
 
 def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
-    """Do an empty, a torn and a foreign file each have their own error?"""
+    """An empty, a torn and a foreign file each have their own error."""
     with pytest.raises(BadInput, match="holds no run"):
         SelectionWorkload(written(tmp_path / "empty"))
     (tmp_path / "text").write_text("hello\n", encoding="utf-8")
@@ -146,8 +147,8 @@ def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shift", range(1, 9))
 def test_an_average_of_presence_tells_often_from_once(tmp_path: Path, shift: int) -> None:
-    """Block 0 is selected in each step, block 1 in the first alone: by the average of any policy
-    the former stays and the latter is lost. With a low score the shift leaves nothing: both stay
+    """Block 0 is selected in each step, block 1 only in the first: under any policy's average the
+    first stays and the second fades. A low score would be shifted to nothing, and both would stay
     alike."""
     steps = [[token, 0, [0, 1] if token == 1 else [0], []] for token in range(1, 33)]
     workload = SelectionWorkload(written(tmp_path / "a", a_run(layers=1, steps=steps)))

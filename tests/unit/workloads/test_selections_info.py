@@ -14,7 +14,7 @@ from offstage.testbeds.workloads.selections.generated import GeneratedOptions, G
 
 
 def recorded(path: Path) -> Path:
-    """Two layers, three steps, blocks 0 and the last always selected."""
+    """Two layers and three steps that always select block 0 and the last one."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
     one = {
         "run": "a",

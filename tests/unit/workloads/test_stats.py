@@ -1,4 +1,4 @@
-"""Are the figures of a trace those of their definitions, computed the plain way?"""
+"""Do the figures of a trace follow their definitions, computed the plain way?"""
 
 import json
 import os
@@ -59,7 +59,7 @@ def lru_hits(ids: Sequence[int], capacity: int) -> int:
 
 
 def requests_of(rows: Sequence[Sequence[int]]) -> list[Request]:
-    """Requests with these ids, the last block of each a third full, one second apart."""
+    """Requests with these ids, one second apart, the last block of each a third full."""
     return [
         Request(index, 1e3 * index, max(0, 512 * len(ids) - 341), 7, tuple(ids))
         for index, ids in enumerate(rows)
@@ -84,7 +84,7 @@ many_rows = st.lists(
 
 @given(many_rows)
 def test_figures_equal_a_plain_count(rows: list[list[int]]) -> None:
-    """Do LRU, ideal block, prefix and token hit rates equal a loop that just counts them?"""
+    """LRU, ideal block, prefix and token hit rates equal those of a loop that counts them."""
     requests = requests_of(rows)
     info = blocks_of(collect(requests, "made up"))
     ids = [block for ids in rows for block in ids]
@@ -113,9 +113,9 @@ def test_figures_equal_a_plain_count(rows: list[list[int]]) -> None:
 
 @given(st.lists(st.integers(0, 20), max_size=400), st.integers(1, 25))
 def test_stack_distance_decides_lru_at_every_size(ids: list[int], capacity: int) -> None:
-    """Is an access an LRU hit exactly where its stack distance is below the capacity?
+    """An access is an LRU hit exactly if its stack distance is below the capacity.
 
-    Long enough for the marks behind the distances to be moved together several times.
+    The trace is long enough that the marks behind the distances are compacted several times.
     """
     runs = Runs(
         np.arange(len(ids) + 1, dtype=np.uint64),
@@ -128,7 +128,7 @@ def test_stack_distance_decides_lru_at_every_size(ids: list[int], capacity: int)
 
 @given(many_rows)
 def test_dense_numbers_name_the_same_blocks(rows: list[list[int]]) -> None:
-    """Do runs and single accesses name equal blocks equally, and others differently?"""
+    """Runs and single accesses give equal blocks equal numbers, and others different ones."""
     trace = collect(requests_of(rows), "made up")
     ids = [block for ids in rows for block in ids]
     names = trace.accesses().tolist()
@@ -142,7 +142,7 @@ def test_dense_numbers_name_the_same_blocks(rows: list[list[int]]) -> None:
 
 @given(many_rows)
 def test_reuses_account_for_every_hit(rows: list[list[int]]) -> None:
-    """Do the reuses of an endless cache name the request that used each block last?"""
+    """The reuses of an unlimited cache name the request that last used each block."""
     trace = collect(requests_of(rows), "made up")
     found = ideal(trace.runs)
     want: dict[tuple[int, int], int] = {}
@@ -161,7 +161,7 @@ def test_reuses_account_for_every_hit(rows: list[list[int]]) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 5)), min_size=1, max_size=40))
 def test_quantiles_are_those_of_numpy(rows: list[tuple[float, int]]) -> None:
-    """Do request lengths, each counted once, have the percentiles that numpy gives them?"""
+    """Request lengths, each counted once, have numpy's percentiles."""
     lengths = [int(value) for value, times in rows for _ in range(times)]
     requests = [
         Request(i, 1e3 * i, n, 0, tuple(range(-(-n // 512)))) for i, n in enumerate(lengths)
@@ -173,7 +173,7 @@ def test_quantiles_are_those_of_numpy(rows: list[tuple[float, int]]) -> None:
 
 
 def test_sessions_are_told_apart() -> None:
-    """Are turns, gaps and hits inside a session counted by session, not by neighbour?"""
+    """Turns, gaps and hits inside a session are counted per session, not between neighbours."""
     rows = [(0.0, "a", 1), (1.0, "b", 1), (5.0, "a", 1), (9.0, "b", 2)]
     trace = collect(
         [
@@ -188,13 +188,13 @@ def test_sessions_are_told_apart() -> None:
     assert info.sessions is not None and info.sessions.session_count == 2
     assert info.sessions.gap_s.mean == 6.5
     assert info.sessions.think_s is not None and info.sessions.think_s.mean == 0.5
-    assert blocks_of(trace).hits_in_session == 0  # block 1 goes a, b, a
+    assert blocks_of(trace).hits_in_session == 0  # sessions a, b, a use block 1
     request = trace.request(3)
     assert (request.session, request.turn, request.gap_s, request.think_s) == ("b", 1, 8.0, 0.5)
 
 
 def test_the_table_and_the_json_carry_the_same_figures() -> None:
-    """Can a reader of either find the definitions next to the figures?"""
+    """The JSON has the definitions next to the figures."""
     info = summarise(collect(requests_of([[1, 2, 3], [1, 2, 4], [1, 5]]), "small"))
     data = json.loads(json.dumps(to_dict(info)))
     assert data["ideal_block_hit_rate"] == 3 / 8
@@ -209,10 +209,10 @@ def test_the_table_and_the_json_carry_the_same_figures() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BLOCK_TRACES)
 def test_real_traces_give_the_reference_figures(name: str) -> None:
-    """Do an independent implementation's figures of each trace come out, to 4 digits?
+    """Each trace gives the figures of an independent implementation, to 4 digits.
 
-    It rounds capacities, counts the block itself in a reuse distance (one more than ours), and
-    merges the sessions of WEKA on the clock that the reader uses.
+    That one rounds capacities, counts the block itself in a reuse distance (one more than ours),
+    and merges the sessions of WEKA on the clock that the reader uses.
     """
     reference = json.loads(REFERENCE.read_text())
     stem = [key for key in reference["traces"] if key.startswith(name) and "True" not in key]
@@ -247,7 +247,7 @@ def test_real_traces_give_the_reference_figures(name: str) -> None:
     if small:
         optimum = Optimum(trace)
         assert [round(optimum.block_hit_rate(size), 4) for size in sizes] == want["opt_block"]
-    # At our capacities, a block smaller at most: a block is more where there are few.
+    # Our capacities are smaller by at most a block, which matters more where there are few.
     near = pytest.approx(want["opt_block"], abs=0.004 if small else 2e-4)
     assert [point.hit_rate for point in blocks.opt] == near
     assert all(a.hit_rate <= b.hit_rate for a, b in pairwise(blocks.lru))

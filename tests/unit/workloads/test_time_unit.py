@@ -1,4 +1,4 @@
-"""Does the time unit of a trace reach every place where one is taken?"""
+"""Does the time unit of a trace reach every command that takes one?"""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from offstage.testbeds.lab.run.requests import RequestsOptions, run_requests
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Mooncake's form, with times in seconds: 10 s in all."""
+    """A trace in Mooncake's format, with times from 0 to 10 s in seconds."""
     file = tmp_path / "seconds.jsonl"
     file.write_text(
         "".join(
@@ -51,7 +51,7 @@ def test_prompts_for_an_engine(path: Path) -> None:
 
 
 def test_caches_of_requests(path: Path) -> None:
-    """A block of 512 tokens expires after 5 s, where times are in s."""
+    """A TTL expires more blocks if the times are in seconds."""
     (in_ms,), (in_s,) = (
         {
             row.block_hit_rate

@@ -1,4 +1,4 @@
-"""Do decode sessions follow a trace by the stated rule: lengths, arrivals, sharing, two splits?"""
+"""Do decode sessions take lengths, arrivals, sharing and both splits from a trace as stated?"""
 
 import os
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def trace_of(rows: Sequence[Ask], block_tokens: int = 64) -> Trace:
 def test_splits_cover_the_trace_and_share_no_request(
     rows: list[tuple[str, int]], with_sessions: bool
 ) -> None:
-    """Is every request in exactly one split, and every session in one as a whole?"""
+    """Every request is in exactly one split, and every session is whole in one."""
     trace = trace_of(
         [(float(i), s if with_sessions else None, range(n)) for i, (s, n) in enumerate(rows)]
     )
@@ -52,8 +52,8 @@ def test_splits_cover_the_trace_and_share_no_request(
 
 
 def test_a_window_that_shares_goes_first() -> None:
-    """Are four that share their first block preferred to longer ones, and are the groups
-    reported?"""
+    """Four requests that share their first block are preferred to longer ones, and groups are
+    reported."""
     alone = [[100 + 50 * i + j for j in range(40)] for i in range(6)]
     shared = [[1, 2, *range(1000 + 30 * i, 1030 + 30 * i)] for i in range(4)]
     rows = [(float(i), None, ids) for i, ids in enumerate([*alone, *shared, *alone, *alone])]
@@ -68,9 +68,9 @@ def test_a_window_that_shares_goes_first() -> None:
 
 @pytest.mark.parametrize("block_tokens", [16, 64, 256])
 def test_contents_are_equal_as_far_as_prefixes_are(block_tokens: int) -> None:
-    """Split or joined, do our blocks agree exactly where all tokens before their end agree?"""
+    """Split or joined, our blocks agree exactly where all tokens before their end agree."""
     a, b = list(range(40)), [*range(10), *range(500, 530)]
-    same_after = [*range(600, 620), *range(20, 40)]  # equal ids behind a difference are equal text,
+    same_after = [*range(600, 620), *range(20, 40)]  # equal ids after a difference: equal text,
     rows = [(0.0, None, a), (1.0, None, b), (2.0, None, same_after), *[(9.0, None, a)] * 3]
     one, two, three = sessions_from_trace(
         trace_of(rows), 3, 1024, 40 * 64, block_tokens=block_tokens
@@ -83,7 +83,7 @@ def test_contents_are_equal_as_far_as_prefixes_are(block_tokens: int) -> None:
 
 
 def test_a_session_gives_one_request(tmp_path: Path) -> None:
-    """Is a session's first long request taken alone, since its turns do not decode at once?"""
+    """Only a session's first long request is taken, since its turns do not decode at once."""
     ids = list(range(64))
     rows = [(0.0, "a", ids[:4]), (1.0, "b", ids), (2.0, "a", ids), (3.0, "c", ids), (4.0, "a", ids)]
     taken = sessions_from_trace(trace_of(rows), 2, 64 * 32, 64 * 64)
@@ -91,7 +91,7 @@ def test_a_session_gives_one_request(tmp_path: Path) -> None:
 
 
 def test_lengths_alone_give_sessions_that_share_nothing() -> None:
-    """Does a trace without blocks still give lengths and arrivals?"""
+    """A trace without blocks still gives lengths and arrivals."""
     columns = Columns(None, ordered=True)
     for at in range(6):
         columns.add("here", float(at), 1000 + at, 0)
@@ -103,7 +103,7 @@ def test_lengths_alone_give_sessions_that_share_nothing() -> None:
 
 
 def test_what_does_not_fit_is_bad_input() -> None:
-    """Is every impossible wish one line?"""
+    """An impossible request is refused in one line."""
     trace = trace_of([(float(i), None, range(4)) for i in range(6)])
     for arguments, what in (
         ((4, 64, 256), "3 requests of split 'dev'"),
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_bad_input() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_published_conversations_share_a_prefix(split: str) -> None:
-    """Does Mooncake give eight long sessions that share a prefix, in both parts, apart in time?"""
+    """Mooncake gives eight long sessions that share a prefix, in both splits, apart in time."""
     path = TRACES / "mooncake_conversation_0-2400s.jsonl.gz"
     if not path.is_file():
         pytest.skip(f"no {path.name}; point OFFSTAGE_TRACES at the folder that holds it")

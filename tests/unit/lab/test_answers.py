@@ -1,4 +1,5 @@
-"""Is a policy called once for all points with the same answer, and is each answered as if alone?"""
+"""Is a policy called once for all points that get the same answer, and is each answered as if
+alone?"""
 
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ class Counting(Component):
     asked: ClassVar[int] = 0
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Fails at step 3."""
+        """Fail at step 3."""
         type(self).asked += 1
         if view.step == 3:
             raise ValueError("no step 3")
@@ -36,10 +37,10 @@ class Counting(Component):
 
 @pytest.fixture
 def component(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Registered like one of ours."""
+    """A component registered as built in."""
     monkeypatch.setitem(registry._BUILT_IN, "counting", Counting)
     monkeypatch.setattr(answers_module, "BUILT_IN", (Counting,))
-    monkeypatch.setattr(checked, "due", lambda view: None)  # its copies ask, too
+    monkeypatch.setattr(checked, "due", lambda view: None)  # a check would call a copy
     monkeypatch.setattr(Counting, "asked", 0)
     return Counting
 

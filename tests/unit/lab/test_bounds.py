@@ -1,4 +1,4 @@
-"""Are the bounds right: Belady's counts, attainable ones, and limits that no schedule exceeds?"""
+"""Are the bounds right: Belady's counts, attainable ones, and the limit of all schedules?"""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ def demands_of(
     written: AbstractSet[int] = frozenset(),
     order: list[int] | None = None,
 ) -> Demands:
-    """Rows of block numbers; marks belong to blocks."""
+    """Return rows of block numbers; marks belong to blocks."""
     flat = [block for row in rows for block in row]
     marks = [NONTRIVIAL * (b in nontrivial) + WRITTEN * (b in written) for b in flat]
     return Demands(
@@ -63,11 +63,11 @@ def cap_of(rows: list[Row], credit: float, lead: float, burst: float) -> Cap:
 
 
 class PlainModel:
-    """The same buffer, unoptimized: every next use is searched for each time."""
+    """The same buffer, unoptimized: it searches for every next use each time."""
 
     def __init__(self, rows: list[Row], slots: int, written: set[int]) -> None:
         self.rows, self.slots, self.written = rows, slots, written
-        self.held: dict[int, int] = {}  # block: when it was last put there
+        self.held: dict[int, int] = {}  # block: when it was last inserted
         self.seen: set[int] = set()
         self.puts = self.reads = self.prefetched = 0
 
@@ -81,7 +81,7 @@ class PlainModel:
         self.seen.add(block)
 
     def evict(self, after: int, spared: Row, later_than: int) -> bool:
-        """The victim is needed last; of several, the one inserted last."""
+        """Evict the block needed last; of several, the one inserted last."""
         free = [block for block in self.held if block not in spared]
         victim = max(free, key=lambda b: (self.next_use(b, after), self.held[b]))
         if self.next_use(victim, after) <= later_than:
@@ -104,7 +104,7 @@ class PlainModel:
         return len(row) - len(misses)
 
     def prefetch(self, now: int, credit: float) -> float:
-        """Reads the blocks needed soonest, until credit or room runs out; returns the remaining
+        """Read the blocks needed soonest until credit or room runs out; return the remaining
         credit."""
         for time in range(now, len(self.rows)):
             for block in self.rows[time]:
@@ -124,7 +124,7 @@ class PlainModel:
 def plain_run(
     rows: list[Row], slots: int, written: set[int], cap: tuple[float, float, float] | None
 ) -> tuple[list[int], int, int]:
-    """(hits of each row, reads, prefetched); cap is (credit a row, lead, burst)."""
+    """Return (hits of each row, reads, prefetched); cap is (credit a row, lead, burst)."""
     model = PlainModel(rows, slots, written)
     hits = []
     credit = model.prefetch(0, cap[1]) if cap else 0.0
@@ -138,7 +138,7 @@ def plain_run(
 def fewest_misses(
     rows: list[Row], slots: int, written: set[int], cap: tuple[float, float, float]
 ) -> int:
-    """Over all possible schedules, tried one by one."""
+    """Return the minimum over all possible schedules."""
     blocks = sorted({block for row in rows for block in row})
     born = {b: next(t for t, row in enumerate(rows) if b in row) for b in blocks}
 
@@ -148,7 +148,7 @@ def fewest_misses(
 
     @cache
     def after_row(time: int, held: frozenset[int], credit: float) -> int:
-        """The least from here on, where prefetch comes first."""
+        """Return the fewest from here on, prefetch first."""
         if time == len(rows):
             return 0
         known = {b for b in blocks if b not in written or born[b] < time}
@@ -192,7 +192,7 @@ def test_bounds_equal_a_plain_model(
     nontrivial: set[int],
     cap: tuple[float, float, float],
 ) -> None:
-    """Are hits of each row, reads and prefetches those of a model that searches every time?"""
+    """Hits of each row, reads and prefetches are those of a model that searches every time."""
     demands = demands_of(rows, nontrivial, written)
     for bound, want in (
         (belady(demands, slots), plain_run(rows, slots, written, None)),
@@ -227,7 +227,7 @@ def test_bounds_equal_a_plain_model(
 def test_no_schedule_exceeds_the_limit(
     rows: list[Row], slots: int, written: set[int], cap: tuple[float, float, float]
 ) -> None:
-    """Is the best of all schedules between the attained count and the upper limit?"""
+    """The best of all schedules lies between the attained count and the upper limit."""
     demands = demands_of(rows, written=written)
     total = len(demands.demands)
     alone = belady(demands, slots)
@@ -240,7 +240,7 @@ def test_no_schedule_exceeds_the_limit(
 
 @given(rows_of(14, 4, 40), st.integers(4, 12), st.integers(0, 999))
 def test_rows_are_served_in_the_order_given(rows: list[Row], slots: int, seed: int) -> None:
-    """Do rows with an order by time give the same as rows sorted by it?"""
+    """Rows with an explicit order give the same as rows sorted by it."""
     order = np.random.default_rng(seed).permutation(len(rows)).tolist()
     sorted_rows = [rows[index] for index in order]
     cap = cap_of(rows, 0.5, 1, 17)
@@ -260,7 +260,7 @@ def test_rows_are_served_in_the_order_given(rows: list[Row], slots: int, seed: i
 
 
 def plain_bypass(ids: list[int], slots: int) -> int:
-    """Belady's hits where the block that is needed last is not kept, even the one just read."""
+    """Return Belady's hits if the block needed last is not kept, even the one just read."""
     uses: dict[int, list[int]] = {}
     for time in range(len(ids) - 1, -1, -1):
         uses.setdefault(ids[time], []).append(time)
@@ -277,14 +277,14 @@ def plain_bypass(ids: list[int], slots: int) -> int:
 
 @given(st.lists(st.integers(0, 12), max_size=80), st.integers(1, 12))
 def test_bypass_keeps_what_is_needed_soonest(ids: list[int], slots: int) -> None:
-    """Are the hits those of a buffer that may also evict the block it has just read?"""
+    """The hits are those of a buffer that may also evict the block it has just read."""
     assert belady(Demands.flat(np.array(ids, np.int64)), slots, bypass=True).hits.sum() == (
         plain_bypass(ids, slots)
     )
 
 
 def accesses(path: Path) -> npt.NDArray[np.int64]:
-    """Block ids of a trace, in order of request."""
+    """Return the block ids of a trace, in order of request."""
     if TRACES[path.name] == "hash_ids":
         return np.array([block for one in list(iterate(path)) for block in one.block_ids], np.int64)
     ids: list[npt.NDArray[np.int64]] = []
@@ -295,7 +295,8 @@ def accesses(path: Path) -> npt.NDArray[np.int64]:
 
 
 def reference_hits(demands: Demands, slots: int) -> int:
-    """libCacheSim's Belady over its oracleGeneral format: time, id, size, next access or -1."""
+    """Return libCacheSim's Belady hits, by its oracleGeneral format: time, id, size, next access or
+    -1."""
     lcs = pytest.importorskip("libcachesim")
     ids = demands.demands
     order = np.argsort(ids, kind="stable")
@@ -315,7 +316,8 @@ def reference_hits(demands: Demands, slots: int) -> int:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
-    """Are hits on real traces exactly libCacheSim's Belady, and OPT the reference file's?"""
+    """On real traces hits are exactly those of libCacheSim's Belady, and OPT is the reference
+    file's."""
     reference = json.loads((traces / "reference_stats.json").read_text())
     want = reference["traces"][name]
     demands = Demands.flat(accesses(traces / name))
@@ -361,7 +363,8 @@ def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
     ],
 )
 def test_bad_input_is_refused(demands: Demands, slots: int) -> None:
-    """Is a buffer below a row, a block twice in one, and each array of a wrong size one error?"""
+    """A buffer below a row, a repeated block in one, and each array of a wrong size are one
+    error."""
     with pytest.raises(BadInput):
         belady(demands, slots)
 

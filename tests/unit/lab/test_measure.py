@@ -1,4 +1,4 @@
-"""Do a point's figures follow the definitions, and do intervals have their stated coverage?"""
+"""Do a point's figures follow their definitions, and do intervals have their stated coverage?"""
 
 import runpy
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ BOUND_ROW = np.dtype(
 
 
 def row(session: int, step: int, layer: int, ends: dict[str, int], **fields: int) -> Any:
-    """One row whose demands are the sum of its ends; all of them non-trivial but `trivial` retained
-    ones."""
+    """Return one row whose demands are the sum of its ends; all are non-trivial but `trivial`
+    retained ones."""
     made = np.zeros(1, ROW)[0]
     made["session"], made["step"], made["layer"] = session, step, layer
     for end, count in ends.items():
@@ -59,7 +59,7 @@ def run(seed: int, rows: Sequence[Any], **changes: Any) -> SeedRun:
 
 @pytest.fixture(scope="module")
 def by_hand() -> tuple[SeedRun, SeedRun, SeedBounds]:
-    """A policy, no prefetch and bounds over two requests of ten demands each."""
+    """A policy, no prefetch, and bounds, over two requests of ten demands each."""
     fates = [[0] * len(FATES) for _ in CAUSES]
     fates[CAUSES.index("pattern")] = [3, 1, 2, 7, 0]
     fates[CAUSES.index("demand")] = [9, 9, 9, 9, 9]
@@ -157,7 +157,7 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
 
 
 def test_one_request_has_no_interval_and_nothing_has_no_value() -> None:
-    """Undefined figures are absent: no interval of one request, no rate without demands."""
+    """Undefined figures are absent: no interval from one request, no rate without demands."""
     alone = run(0, [row(0, 0, 0, {"retained": 1, "cold": 1}, trivial=1, demand_reads=1)])
     found = measure(LAB.info(), [alone], [], none=[alone])
     assert found.hit == Interval(value=0.5) and found.accuracy is None
@@ -198,7 +198,7 @@ CELLS = st.dictionaries(
 def test_sums_equal_those_of_a_slow_loop(
     cells: dict[tuple[int, int, int], Any], turns: dict[int, list[int]]
 ) -> None:
-    """Every sum per request, by a loop over rows that knows no numpy."""
+    """Every sum per request equals that of a loop over rows without numpy."""
     made = []
     for (session, step, layer), (ends, pool, reads, stall) in cells.items():
         made.append(
@@ -288,7 +288,7 @@ def test_recurring_requests_are_counted_once() -> None:
 
 
 def test_quantiles_of_draws_are_those_of_the_drawn_tokens() -> None:
-    """The grid is exact for few tokens: against drawing the tokens themselves."""
+    """For few tokens the grid is exact: it equals drawing the tokens themselves."""
     draw = np.random.default_rng(7)
     values, unit = draw.integers(0, 10_000, 300), draw.integers(0, 6, 300)
     boot = Bootstrap(6, 200, 1)

@@ -1,4 +1,4 @@
-"""Is a difference of two points that of their ledgers, with a paired interval?"""
+"""Is the difference of two points that of their ledgers, with a paired interval?"""
 
 import runpy
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def invented(policy: str, seeds: tuple[int, ...] = (1, 2), **changes: int) -> li
 
 
 def test_a_difference_is_that_of_the_sums(write: Write) -> None:
-    """Against a plain sum over all rows of both sides."""
+    """It equals a plain sum over all rows of both sides."""
     runs = {policy: invented(policy) for policy in ("none", "ema")}
     sides = sides_of(write("a", runs))
     found = {one.figure: one for one in difference(*sides, tuple(FIGURES))}
@@ -70,8 +70,8 @@ def test_a_difference_is_that_of_the_sums(write: Write) -> None:
 
 
 def test_what_is_hard_for_both_sides_cancels(write: Write) -> None:
-    """One side is the other with one hit in ten made a miss, over requests of very different
-    hardness: is the interval of the difference far narrower than those of its sides?"""
+    """One side is the other with one hit in ten made a miss, over requests of very different hit
+    rates: the interval of the difference is far narrower than those of its sides."""
     easy, hard = invented("ema", (1,))[0], invented("none", (2,))[0]
     shift = [HIT_ENDS, *range(HIT_ENDS)]
     for name in ("ends", "nontrivial_ends"):
@@ -94,7 +94,7 @@ def test_what_is_hard_for_both_sides_cancels(write: Write) -> None:
 
 
 def test_points_of_two_runs_meet_at_their_setting(write: Write) -> None:
-    """The same policy of both, or every policy of the second with one of the first."""
+    """The same policies are paired, or each policy of the second with one of the first."""
     runs = {policy: invented(policy) for policy in ("none", "ema", "window")}
     a = sides_of(write("a", runs))
     b = sides_of(write("b", {policy: runs[policy] for policy in ("ema", "none")}))
@@ -112,7 +112,7 @@ def names(found: list[tuple[Side, Side]]) -> list[tuple[str, ...]]:
 
 
 def test_other_requests_are_refused(write: Write) -> None:
-    """Other seeds, more sessions, other selections: each would compare workloads."""
+    """Other seeds, more sessions or other selections would compare workloads."""
     own = invented("ema")
     other = [replace(run, rows=run.rows.copy()) for run in own]
     other[1].rows["selected"][5] += 1

@@ -1,4 +1,4 @@
-"""Does ledger.parquet hold every row and field, in the same bytes for the same rows?"""
+"""Does ledger.parquet have every row and field, in the same bytes for the same rows?"""
 
 import hashlib
 import runpy
@@ -74,8 +74,8 @@ def test_a_run_that_fails_leaves_no_ledger(tmp_path: Path) -> None:
 
 
 def test_a_ledger_says_what_its_points_are(tmp_path: Path) -> None:
-    """Is a ledger read without its summary; and is a file that is no ledger, or an incomplete one,
-    refused in one line?"""
+    """A ledger is read without its summary; a file that is no ledger, or an incomplete one, is
+    refused in one line."""
     import pyarrow.parquet as pq
 
     path = tmp_path / "ledger.parquet"

@@ -1,5 +1,4 @@
-"""Do pods in virtual time agree with plain models: of one cache, of chance, of a dead member's
-share?"""
+"""Do pods in virtual time agree with plain models: one cache, chance, a dead member's share?"""
 
 import json
 from dataclasses import replace
@@ -48,7 +47,7 @@ def point(daemons: int, fault: Fault = "none", seed: int = 1) -> Point:
 
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=3), st.data())
 def test_caches_are_plain_lru_caches(rooms: list[int], data: st.DataObject) -> None:
-    """Against lists, over any mix of uses, questions and clears."""
+    """They equal lists after any mix of uses, lookups and clears."""
     caches, plain = Caches(rooms), [[] for _ in rooms]  # type: ignore[var-annotated]
     pairs = st.lists(st.tuples(st.sampled_from([0, 1, 2, NO_CACHE]), st.integers(0, 9)))
     for _ in range(4):
@@ -73,7 +72,7 @@ def test_caches_are_plain_lru_caches(rooms: list[int], data: st.DataObject) -> N
 
 
 def plain_hits(requests: Requests, capacity: int) -> int:
-    """Tokens of unbroken prefixes that one cache has, by a list."""
+    """Return the tokens of unbroken prefixes in one cache, kept as a list."""
     held: list[int] = []
     hits = 0
     for at in range(len(requests)):
@@ -87,8 +86,8 @@ def plain_hits(requests: Requests, capacity: int) -> int:
 
 @pytest.mark.parametrize("capacity", [8, 20, 40, 150, 1000])
 def test_a_pod_of_one_is_one_lru_cache(capacity: int) -> None:
-    """Equal to a list; and the decision core, which knows no pod, hits the same tokens where the
-    space that it reserves for a request of 17 blocks makes no difference."""
+    """It equals a list. The decision core, which knows no pod, hits the same tokens unless the
+    space it reserves for a request of 17 blocks matters."""
     spec = spec_of(trace=str(TINY), **FREE)
     spec = msgspec.structs.replace(spec, store_bytes=capacity * spec.block_bytes, daemons=(1,))
     requests = requests_of(spec, 1, 1)
@@ -103,7 +102,7 @@ def test_a_pod_of_one_is_one_lru_cache(capacity: int) -> None:
 
 
 def test_shards_are_spread_as_chance_spreads_them() -> None:
-    """Over seeds, the variance of shards by daemon is that of balls thrown into bins."""
+    """Over seeds, the variance of shards per daemon is that of balls thrown into bins."""
     spec = spec_of(sessions=400, turns=1, arrivals_per_s=1000)
     requests, ratios = requests_of(spec, 1, 1), []
     for seed in range(20):
@@ -152,7 +151,7 @@ def test_a_join_loses_nothing_and_moves_what_it_gets() -> None:
     spec, (without, ran) = with_fault("join", requests)
     found = figures_of(spec, point(8, "join"), ran, without)
     assert found.loss is not None and found.loss.tokens == 0
-    assert found.filled_share == without.shards[1] / 400  # all that is asked of it
+    assert found.filled_share == without.shards[1] / 400  # all that it is asked for
     assert ran.filled.tolist() == [0, ran.filled.sum(), *[0] * 6]
     _, (_, unfilled) = with_fault("join", requests, fill=False)
     assert not unfilled.filled.any() and unfilled.read.sum() == ran.read.sum()
@@ -191,7 +190,7 @@ def test_a_silent_daemon_costs_each_host_its_deadline_until_it_suspects() -> Non
 
 
 def test_hot_shards_get_copies_that_take_load() -> None:
-    """With one prompt in all requests: without copies one daemon serves it all."""
+    """One prompt is in all requests: without copies one daemon serves them all."""
     count = 600
     requests = Requests(
         np.arange(count) * (S // 20),
@@ -213,8 +212,8 @@ def test_hot_shards_get_copies_that_take_load() -> None:
 
 
 def test_a_common_beginning_is_a_shard_of_its_own() -> None:
-    """All prompts begin with the same block and then differ: do their tails share one home with it,
-    or has each its own?"""
+    """All prompts begin with the same block and then differ: with a first shard of its own, their
+    tails have different homes."""
     count = 400
     blocks = np.arange(count * 8, dtype=np.uint32).reshape(count, 8)
     blocks[:, 0] = 0
@@ -271,7 +270,7 @@ def test_processes_change_no_figure() -> None:
 
 
 def test_counts_on_the_tiny_trace() -> None:
-    """Does any change move a single block? Each figure was checked when it was recorded."""
+    """No change moves a single block; each figure was checked when it was recorded."""
     gold = json.loads((TINY.parent / "tiny_pod.json").read_text())
     spec = spec_of(
         trace=str(TINY),
@@ -298,7 +297,7 @@ def test_counts_on_the_tiny_trace() -> None:
     assert found == gold
 
 
-# The command.
+# The command
 
 
 def test_the_command_writes_page_table_and_summary(
@@ -350,8 +349,7 @@ def test_the_command_writes_page_table_and_summary(
 
 
 def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Keys of the trace, and seeds where there is one daemon to choose; of several daemons,
-    none."""
+    """Unused keys of the trace are noted, and seeds if there is only one daemon."""
     trace = tmp_path / "t.jsonl"
     trace.write_text(TINY.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
     words = (

@@ -37,7 +37,7 @@ def test_best_is_the_highest_and_of_equals_the_first(rows: list[list[int]], coun
 
 @given(ROWS, st.integers(0, 15))
 def test_averages_are_the_cores(rows: list[list[int]], shift: int) -> None:
-    """`a += s / 2^n - a / 2^n` in integers, the first score as it is: see `prefetch_ema.c`."""
+    """`a += s / 2^n - a / 2^n` in integers, starting at the first score: see `prefetch_ema.c`."""
     averages, expected = Averages(shift), [0] * 7
     for row in rows:
         scores = [value * 13_000 for value in row]
@@ -58,7 +58,7 @@ def test_shares_move_towards_what_came_true() -> None:
     shares = Shares(2, 0.5)
     marks = np.array([[True, True, False], [False, False, False]])
     selected = np.array([[1, 3, ABSENT], [0, 1, ABSENT]], np.uint32)
-    shares.learn(marks, selected)  # of two marks one came true; block 3 is newer than the marks
+    shares.learn(marks, selected)  # one of two marks was right; block 3 is newer than the marks
     assert shares.share.tolist() == [0.5, 0.5]
     shares.learn(marks, np.array([[0, 1], [0, 1]], np.uint32))
     assert shares.share.tolist() == [0.5 + 0.5 / 16, 0.5]
@@ -91,8 +91,8 @@ def test_the_capped_draft_adds_the_best_new_block() -> None:
 
 
 def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_step() -> None:
-    """The best 1.5 k of the predicted blocks; none for the second layer, whose prediction comes too
-    late."""
+    """The best 1.5 k predicted blocks are guessed, but none for the second layer, whose prediction
+    comes too late."""
     opened = parse("lookahead-query").open(setting(4, k=2, predicts=True))
     predicted = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
     answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, predicted=predicted))
@@ -108,8 +108,8 @@ def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_st
 
 
 def test_a_band_that_fails_is_silenced_and_still_watched() -> None:
-    """The best half of k is right, the rest never: their probabilities diverge, and the rest is no
-    longer guessed. When it becomes right, it is guessed again."""
+    """The best half of k is right, the rest never: probabilities diverge until the rest is no
+    longer guessed. Once it becomes right, it is guessed again."""
     opened = parse("lookahead-query").open(setting(3, k=2, predicts=True))
     right, wrong = [9, 8, 0, 0, 0, 0], [9, 0, 0, 0, 8, 0]
     shown = [view(step, [right] * 3, predicted=[[0] * 6, [0] * 6, wrong]) for step in range(40)]
@@ -121,8 +121,8 @@ def test_a_band_that_fails_is_silenced_and_still_watched() -> None:
 
 
 def test_the_first_layer_learns_from_the_step_that_it_was_predicted_for() -> None:
-    """The prediction for layer 0 is the next step's selection: right each time, so its probability
-    rises, though it never matches the step in which it is made."""
+    """The prediction for layer 0 is the next step's selection: it is right each time, so its
+    probability rises, though it never matches the step in which it is made."""
     opened = parse("lookahead-query").open(setting(3, k=1, predicts=True))
     rows = [[9, 0, 0, 0], [0, 9, 0, 0]]
     for step in range(30):
@@ -170,8 +170,7 @@ def test_prr_tells_two_bands_with_their_own_probability() -> None:
 
 
 def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
-    """Layer 0 has a turn of its own at step 20; both layers turn with the conversation at step
-    40."""
+    """Layer 0 has a turn of its own at step 20; both turn with the conversation at step 40."""
     opened = parse("boundary").open(setting(k=2, buffer=8))
     spoke: dict[int, set[int]] = {0: set(), 1: set()}
     for step in range(60):
@@ -188,7 +187,7 @@ def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
 
 
 def test_stability_ranks_stable_layers_seldom() -> None:
-    """Of four layers one changes at every step; it alone is ranked at each step, with 4 k."""
+    """One of four layers changes at every step; only that one is ranked at each, with 4 k."""
     policy = Stability(setting(4, k=1, buffer=5))
     counts = []
     for step in range(96):
@@ -209,8 +208,7 @@ def test_stability_ranks_stable_layers_seldom() -> None:
 @pytest.mark.parametrize("name", ["prr-ema", "stability", "boundary"])
 @pytest.mark.parametrize("buffer", [2, 3, 5, 20])
 def test_a_set_of_guesses_fits_beside_the_selection(name: str, buffer: int) -> None:
-    """Whatever multiple of k a policy wants: blocks that the buffer cannot hold are never
-    guessed."""
+    """Whatever multiple of k a policy wants, blocks that the buffer cannot hold are not guessed."""
     rng = np.random.default_rng(1)
     opened = parse(name).open(setting(3, k=2, buffer=buffer))
     most = 0

@@ -1,4 +1,5 @@
-"""Does a spec become the policy it names, and is every invalid answer or package one line?"""
+"""Does a spec open the policy it names, and is every invalid answer or package refused in one
+line?"""
 
 import re
 from collections.abc import Callable
@@ -86,7 +87,7 @@ class Good:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Installs a package with one module and one entry point."""
+    """Return an installer of a package with one module and one entry point."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def install(name: str, code: str, package: str = "acme", target: str = "") -> None:
@@ -156,7 +157,7 @@ def test_two_values_of_one_parameter_are_refused(package: Callable[..., None]) -
 
 
 class Answers:
-    """A policy that gives one fixed answer, or raises it."""
+    """A policy that returns one fixed answer, or raises it."""
 
     name: ClassVar[str] = "fixed"
     uses: ClassVar[str] = "nothing"

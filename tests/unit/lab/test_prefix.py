@@ -41,7 +41,7 @@ Ask = tuple[float, int, Sequence[int]]
 
 
 def trace_of(rows: Sequence[Ask]) -> Trace:
-    """A trace of these requests, the last block of each half full."""
+    """Return a trace of these requests, the last block of each half full."""
     columns = Columns(BLOCK_TOKENS, ordered=True)
     for at, session, ids in rows:
         tokens = max(0, BLOCK_TOKENS * len(ids) - BLOCK_TOKENS // 2)
@@ -51,7 +51,7 @@ def trace_of(rows: Sequence[Ask]) -> Trace:
 
 @dataclass
 class Plain:
-    """An LRU cache of blocks with a TTL and an admission: one ordered dict."""
+    """An LRU cache of blocks with a TTL and an admission, as one ordered dict."""
 
     options: PrefixOptions
     resident: OrderedDict[int, float] = field(default_factory=OrderedDict)
@@ -118,7 +118,7 @@ def test_it_equals_a_plain_cache(
     ttl_s: float | None,
     window_s: float | None,
 ) -> None:
-    """Are hits, prefix hits and expiries those of the model, for every admission, TTL and order?"""
+    """Hits, prefix hits and expiries are the model's, for every admission, TTL and order."""
     at = 0
     rows = []
     for gap, session, block_ids in steps:
@@ -143,7 +143,7 @@ def test_it_equals_a_plain_cache(
 @given(st.lists(st.lists(st.integers(0, 15), max_size=9), min_size=1, max_size=30))
 @pytest.mark.parametrize("eviction", PREFIX_EVICTIONS)
 def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[int]]) -> None:
-    """Do blocks that the host writes, and hits reported in one step, count like single reads?"""
+    """Blocks that the host writes, and hits reported in one step, count like single reads."""
     if not any(rows):
         return
     trace = trace_of([(float(at), 0, block_ids) for at, block_ids in enumerate(rows)])
@@ -166,8 +166,8 @@ def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[i
 def test_behind_a_warm_up_only_the_rest_is_counted(
     steps: list[tuple[int, int, list[int]]], capacity: int, share: float
 ) -> None:
-    """Are rates those of a plain cache that also served the first requests, and bounds between LRU
-    and a cache that holds every earlier request?"""
+    """Rates are those of a plain cache that also served the first requests; bounds lie between LRU
+    and a cache that holds every earlier request."""
     rows = [(float(at), session, block_ids) for at, (_, session, block_ids) in enumerate(steps)]
     warm = int(share * len(rows))
     counted = sum(len(row[2]) for row in rows[warm:])
@@ -198,7 +198,7 @@ def test_behind_a_warm_up_only_the_rest_is_counted(
 
 
 def test_the_definitions_on_one_example() -> None:
-    """Do block, prefix, token and request rates differ as the page says, by hand?"""
+    """Block, prefix, token and request rates differ as the page says, worked out by hand."""
     rows = [(0.0, 0, [1, 2, 3]), (1.0, 0, [1, 9, 3])]  # 40 tokens each: 16 + 16 + 8
     rates = simulate(PrefixTrace(trace_of(rows)), PrefixOptions(8)).hit_rates
     assert (rates.block, rates.prefix) == (2 / 6, 1 / 6)
@@ -206,7 +206,7 @@ def test_the_definitions_on_one_example() -> None:
 
 
 def test_what_expires_makes_room() -> None:
-    """Does an expired block free its room, so that another is not evicted for a new one?"""
+    """An expired block frees its room, so that no other is evicted for a new one."""
     rows = [(0.0, 0, [1]), (5.0, 0, [2]), (11.0, 0, [3]), (12.0, 0, [2])]
     result = simulate(PrefixTrace(trace_of(rows)), PrefixOptions(2, ttl_s=10.0))
     assert (result.expired, result.evicted) == (1, 0)
@@ -225,13 +225,13 @@ def test_what_expires_makes_room() -> None:
     ],
 )
 def test_bad_options_are_named(options: PrefixOptions, what: str) -> None:
-    """Is every invalid option one line of bad input?"""
+    """Every invalid option is one line of bad input."""
     with pytest.raises(BadInput, match=what):
         simulate(PrefixTrace(trace_of([(0.0, 0, [1])])), options)
 
 
 def test_a_trace_without_sessions_or_blocks_is_refused(tmp_path: Path) -> None:
-    """Is each missing property of a trace reported in one line?"""
+    """Each missing property of a trace is reported in one line."""
     columns = Columns(BLOCK_TOKENS, ordered=True)
     columns.add("here", 0.0, 16, 1, [(1, 1)])
     prepared = PrefixTrace(columns.finish(Origin("no sessions", "test")))
@@ -245,7 +245,7 @@ def test_a_trace_without_sessions_or_blocks_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*SMALL, CONVERSATION])
 def test_real_traces_give_the_reference_rates(name: str) -> None:
-    """Do LRU, front first and tail first, give an independent implementation's rates to 4 digits?
+    """LRU, front first and tail first, gives an independent implementation's rates to 4 digits.
 
     Its capacities are rounded; tail first it counts the unbroken run.
     """
@@ -267,7 +267,7 @@ def test_real_traces_give_the_reference_rates(name: str) -> None:
 
 
 def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
-    """Does each trace get every cache, none of them above OPT, and JSON with its origin?"""
+    """Each trace gets every cache, none of them above OPT, and JSON with its origin."""
     path = tmp_path / "t.jsonl"
     rows = [[1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3]]
     path.write_text(
@@ -310,6 +310,6 @@ def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
     ],
 )
 def test_a_table_is_refused_before_it_is_begun(changes: dict[str, Any], what: str) -> None:
-    """Is a mistake in any list found before the first trace is read or run?"""
+    """A mistake in any list is found before the first trace is read or run."""
     with pytest.raises(BadInput, match=what):
         run_requests(replace(RequestsOptions(("absent.jsonl",)), **changes))

@@ -1,6 +1,6 @@
-"""Are the best blocks, and the predictions of two averages, those of a plain model in numpy?
+"""Do the best blocks and the predictions of two averages equal a plain numpy model's?
 
-The models sort whole rows and compute in floating point, as the definitions read; the kernels of
+The models sort whole rows and compute in floating point, as the definitions say; the kernels of
 `ofs_ranks.h` count and shift.
 """
 
@@ -16,7 +16,7 @@ KINDS = ("spread", "few values", "zeros", "all alike")
 
 
 def drawn(kind: str, seed: int, shape: tuple[int, ...] = (5, 173)) -> Scores:
-    """Scores in which ties are rare, common, mostly of nothing, or everywhere."""
+    """Return scores whose ties are rare, common, mostly zeros, or everywhere."""
     random = np.random.default_rng(seed)
     if kind == "spread":
         return random.integers(1, 65536, shape).astype(np.uint16)
@@ -28,7 +28,7 @@ def drawn(kind: str, seed: int, shape: tuple[int, ...] = (5, 173)) -> Scores:
 
 
 def order(row: Scores) -> npt.NDArray[np.intp]:
-    """Ordinals from the best on, of equals the lower first."""
+    """Return ordinals from best to worst; of equals the lower comes first."""
     return np.lexsort((np.arange(len(row)), -row.astype(np.int64)))
 
 
@@ -63,7 +63,7 @@ def test_a_demand_hits_where_it_is_among_the_best_of_the_buffer(kind: str) -> No
     random = np.random.default_rng(4)
     selected = np.argsort(random.random(before.shape), axis=1)[:, :40].astype(np.uint32)
     demanded, nontrivial, written = (random.random(selected.shape) < 0.6 for _ in range(3))
-    selected[~demanded & (random.random(selected.shape) < 0.5)] = 2**32 - 1  # nothing there
+    selected[~demanded & (random.random(selected.shape) < 0.5)] = 2**32 - 1  # absent
     known = blocks - 10
     model = np.zeros((2, layers, len(buffers)), np.uint16)
     for layer, at in np.ndindex(selected.shape):
@@ -81,7 +81,7 @@ def test_a_demand_hits_where_it_is_among_the_best_of_the_buffer(kind: str) -> No
 
 
 def test_two_averages_and_their_sums_are_those_of_floating_point() -> None:
-    """Over steps in which blocks are written late, and one that is not reported again."""
+    """Some blocks are written late, and one is not reported again."""
     middle, shape = 32768, (4, 133)
     random = np.random.default_rng(5)
     first = random.integers(0, 3, shape).astype(np.uint16) * np.uint16(20000)

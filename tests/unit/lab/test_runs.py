@@ -1,4 +1,4 @@
-"""Do runs of the laboratory have the properties that must hold for every workload?"""
+"""Do the laboratory's runs have the properties that must hold for every workload?"""
 
 import io
 import subprocess
@@ -75,12 +75,12 @@ def reads(run: SeedRun) -> int:
 
 
 def misses(rows: Any) -> int:
-    """Demands that were not staged in time."""
+    """Return the number of demands that were not staged in time."""
     return int(rows["ends"][:, HIT_ENDS:].sum())
 
 
 def serious_misses(rows: Any) -> int:
-    """The same of the non-trivial ones."""
+    """Return the same for non-trivial ones."""
     return int(rows["nontrivial_ends"][:, HIT_ENDS:].sum())
 
 
@@ -103,8 +103,8 @@ def test_an_hbm_pool_serves_what_would_be_demanded(tmp_path: Path) -> None:
 
 
 def test_layers_of_a_group_never_wait_where_the_index_is_shared(runs: Any) -> None:
-    """With time to read, the three of four layers that share another's index set find all of it,
-    from the first step on."""
+    """Given time to read, the three layers of four that share another's index set find all of it
+    staged from the first step on."""
     shared = runs("lookahead-index", "none", workload__index_group=4, **ALONE)
     rows, none = shared["lookahead-index"].rows, shared["none"].rows
     assert misses(rows[rows["layer"] > 0]) == 0
@@ -112,8 +112,8 @@ def test_layers_of_a_group_never_wait_where_the_index_is_shared(runs: Any) -> No
 
 
 def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
-    """With an agreement of 1, and enough bandwidth and time: after the layers that run while the
-    draft model does, no guessed block is missed; an agreement of .6 misses some."""
+    """With an agreement of 1 and enough bandwidth and time, no guessed block is missed after the
+    layers that run while the draft model does; an agreement of .6 misses some."""
     settings = {"workload__draft_cost": 0.25, **ALONE}
     right = runs("lookahead-draft", workload__draft_agreement=1.0, **settings)["lookahead-draft"]
     assert serious_misses(right.rows[right.rows["layer"] > 0]) == 0
@@ -128,8 +128,8 @@ def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
 
 
 def test_what_is_predicted_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
-    """With bandwidth and time, the predicted layers miss less than without, the second layer
-    equally; the summary says that the predictions were drawn, and how. Without them it is
+    """Given bandwidth and time, the predicted layers miss less than without predictions, the second
+    layer equally; the summary says how the predictions were drawn. Without them the policy is
     refused."""
     found = runs("ema", "ema+lookahead-query", workload__predicted="captured", **ALONE)
     plain, ahead = (found[name].rows for name in ("ema", "ema+lookahead-query"))
@@ -145,8 +145,8 @@ def test_what_is_predicted_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
 
 
 def test_granules_read_less_than_whole_blocks(runs: Any) -> None:
-    """As many tokens are selected either way; without `granule` a block comes with every token of
-    it, so its demands are fewer and its bytes more. Without granule_tokens nothing differs."""
+    """As many tokens are selected either way; without `granule` a block comes with all its tokens,
+    so demands are fewer and bytes more. Without granule_tokens nothing differs."""
     parted = runs(
         "none",
         "granule",
@@ -169,8 +169,8 @@ def test_granules_read_less_than_whole_blocks(runs: Any) -> None:
 
 
 def test_sessions_take_their_turns(runs: Any) -> None:
-    """Of five sessions two decode at once in an arena for two; each decodes all its steps, and
-    taken one by one they take longer than two by two."""
+    """Two of five sessions decode at once in an arena for two. Each decodes all its steps, and one
+    at a time takes longer than two."""
     ends = {}
     for concurrent in (1, 2, 5):
         found = runs("none", workload__sessions=5, workload__concurrent=concurrent, **ALONE)
@@ -184,9 +184,8 @@ def test_sessions_take_their_turns(runs: Any) -> None:
 
 
 def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
-    """Two groups of two. One after another, a session finds the blocks of the shared prefix that
-    the previous one staged, and more of them where the group's members follow each other; without a
-    common prefix nothing is shared."""
+    """Two groups of two: a session finds blocks of the shared prefix that the previous one staged,
+    and more if members of a group follow each other. Without a common prefix nothing is shared."""
     sharing = {
         "workload__sessions": 4,
         "workload__concurrent": 1,
@@ -206,7 +205,7 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
 
 
 def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
-    """The published runs: their layers, steps and blocks; a spec that contradicts them is
+    """The published runs keep their layers, steps and blocks; a spec that contradicts them is
     refused."""
     file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
     found = runs(
@@ -227,7 +226,7 @@ def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) 
 
 
 def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:
-    """A trace's sessions differ in steps and blocks; each has its own number of rows."""
+    """A trace's sessions differ in steps and blocks, and each has its own number of rows."""
     found = runs(
         "window+ema",
         "shared+coschedule",
@@ -268,15 +267,15 @@ def test_one_step_is_a_session(runs: Any) -> None:
 def test_a_selection_of_whole_blocks_that_does_not_fit_is_one_line(
     changes: dict[str, Any], key: str, runs: Any
 ) -> None:
-    """Granules of 4 tokens touch most blocks. A layer's demands that exceed a session's slots would
-    be retried forever."""
+    """Granules of 4 tokens touch most blocks, and a layer whose demands exceed its session's slots
+    would retry forever."""
     with pytest.raises(OffstageError, match=key) as caught:
         runs("none", geometry__granule_tokens=4, **changes)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
 
 
 def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
-    """16,384 blocks of four layers with two policies, in less than 1 GiB. Measured by the process
+    """16,384 blocks of four layers with two policies take less than 1 GiB, measured by the process
     itself: a child's `ru_maxrss` would begin at its parent's."""
     (tmp_path / "e.toml").write_text(
         "[workload]\ncontext_tokens = 1048576\nsessions = 1\nsteps = 20\n"
@@ -297,7 +296,7 @@ def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
 
 
 def contents(result: TaskResult) -> dict[str, tuple[list[bytes], bytes]]:
-    """By part, every column and the counters; the file around them holds the time of day."""
+    """Return each part's columns and counters; the file around them holds the time of day."""
     found = {}
     for name, part in result.parts.items():
         with np.load(io.BytesIO(part), allow_pickle=False) as archive:
@@ -308,8 +307,8 @@ def contents(result: TaskResult) -> dict[str, tuple[list[bytes], bytes]]:
 
 
 def test_what_is_drawn_once_gives_each_point_what_it_has_alone(tmp_path: Path) -> None:
-    """Is every part of a sweep the same whether selections, prefills and predictors are made once
-    for pools of all sizes, for one variant, or for a single point?"""
+    """Every part of a sweep is the same whether selections, prefills and predictors are made once
+    for pools of all sizes, for one variant, or for a single point."""
     (tmp_path / "e.toml").write_text("")
     changes: dict[str, Any] = {
         f"{table}.{key}": value for table, keys in SMALL.items() for key, value in keys.items()

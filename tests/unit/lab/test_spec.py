@@ -41,7 +41,7 @@ GOOD: dict[str, Any] = {
 
 
 def toml(value: Any) -> str:
-    """One value as TOML, whose strings are JSON's except surrogates and DEL."""
+    """Return a value as TOML, whose strings are JSON's except surrogates and DEL."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -60,7 +60,7 @@ def write(folder: Path, raw: dict[str, Any]) -> Path:
 
 
 def merged(changes: dict[str, Any]) -> dict[str, Any]:
-    """`GOOD` with `table.key` or `key` changed."""
+    """Return `GOOD` with `table.key` or `key` changed."""
     raw = {key: dict(one) if isinstance(one, dict) else one for key, one in GOOD.items()}
     for key, value in changes.items():
         table, _, name = key.rpartition(".")
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_one_line_that_names_the_key(
 
 
 def test_what_can_be_is_read(tmp_path: Path) -> None:
-    """Is the base valid that every bad spec differs from in one point?"""
+    """The base of all bad specs is valid."""
     spec = load(write(tmp_path, GOOD))
     assert (spec.name, spec.layer_count, spec.concurrent, spec.granules) == ("e", 2, 2, 1)
     assert spec.block_bytes == 64 * 256 and spec.caps == [None]
@@ -201,7 +201,7 @@ def test_an_axis_that_is_none_ends_the_sweep(
 
 
 def test_a_combination_that_contradicts_itself_is_kept_and_the_others_run(tmp_path: Path) -> None:
-    """k = 8 with sinks and window of 3 is good, k = 3 is not, and a word is no number."""
+    """With sinks and window of 3, k = 8 is valid and k = 3 is not; a word is not a number."""
     sweep = {"selection.k_blocks": [8, 3, "x"], "geometry.block_tokens": [32, 64]}
     path = write(tmp_path, {**GOOD, "sweep": sweep})
     found = dict(variants(path))
@@ -369,8 +369,8 @@ CHANGES = st.dictionaries(
 
 @pytest.mark.parametrize("kind", ["captured", "selections"])
 def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
-    """A spec can be read where its data is not; planning opens the file, and says in one line that
-    it is missing."""
+    """A spec can be read without its data; planning opens the file, and says in one line if it is
+    missing."""
     raw = merged({"workload": {"kind": kind, "file": "not-there.data"}})
     if kind == "selections":
         del raw["selection"]
@@ -406,7 +406,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 def test_keys_that_do_nothing_beside_their_workload_are_refused(
     tmp_path: Path, work: dict[str, Any], table: str, said: str
 ) -> None:
-    """In the file, and from the command line; without them the spec loads."""
+    """They are refused in the file and on the command line; without them the spec loads."""
     beside = {table: BESIDE[table]} if table else {}
     with pytest.raises(BadInput, match=re.escape(said)):
         load(write(tmp_path, {"workload": work, **beside}))
@@ -429,7 +429,7 @@ def test_every_idle_key_is_tried() -> None:
 
 
 def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
-    """The spec's own file is not opened where each variant has another; a missing one alone is
+    """The spec's own file is not opened if each variant has another; only a missing one is
     refused."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
     one = {
@@ -459,7 +459,7 @@ def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
 def test_anything_is_a_spec_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], bare: bool
 ) -> None:
-    """Arbitrary values at arbitrary keys, alone or in a good spec, through TOML and back."""
+    """Values and keys are arbitrary, alone or in a good spec, written as TOML and read back."""
     raw: dict[str, Any] = {} if bare else merged({})
     for key, value in changes.items():
         table, _, name = key.rpartition(".")
@@ -480,7 +480,7 @@ def test_anything_is_a_spec_or_one_line(
 def test_a_folder_of_results_does_not_hide_the_spec_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does `lab sweep cmx-128k --out cmx-128k` continue where it was interrupted?"""
+    """`lab sweep cmx-128k --out cmx-128k` continues where it was interrupted."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cmx-128k").mkdir()
     assert find("cmx-128k").name == "cmx-128k.toml"

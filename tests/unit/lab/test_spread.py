@@ -1,4 +1,4 @@
-"""Is every part computed once, by whichever worker, and does a process that dies end the run?"""
+"""Is every part computed once, whichever worker takes it, and does a dead process end the run?"""
 
 import math
 import os

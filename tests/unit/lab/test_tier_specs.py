@@ -50,8 +50,8 @@ def loaded(folder: Path, text: str, **changes: Any) -> Spec:
 
 
 def test_the_threshold_is_the_five_minute_rule_of_the_plan(tmp_path: Path) -> None:
-    """Worked out by hand from the catalog: a CXL module of 256 GB at $18.2 and 36 GB/s, a drive of
-    30.72 TB at $0.365 and 14 GB/s, two of them behind a DPU of $2,500; whole ns."""
+    """Worked out by hand from the catalog, in whole ns: a CXL module of 256 GB at $18.2 and 36
+    GB/s, and two drives of 30.72 TB at $0.365 and 14 GB/s behind a DPU of $2,500."""
     spec = loaded(tmp_path, GOOD + CHAIN)
     blocks = 256 * 1024
     found = {one.name: one.promote_ns for one in tiers_of(spec, blocks)}
@@ -70,7 +70,7 @@ def test_the_threshold_is_the_five_minute_rule_of_the_plan(tmp_path: Path) -> No
 
 
 def test_times_are_integers_of_the_catalog(tmp_path: Path) -> None:
-    """Zero-load: the time of one block of 256 KiB at each tier, at each end of its range."""
+    """One block of 256 KiB takes its zero-load time at each tier, at each end of its range."""
     block = 256 * 1024
     dram, cxl, nvme, dpu, store = tiers_of(loaded(tmp_path, GOOD + CHAIN), block)
     assert (dram.latency_ps, dram.read_ps) == (100_000, round(block / 40e9 * 1e12 + 0.5))
@@ -114,7 +114,7 @@ devices = {count}
 
 
 def test_a_file_of_prices_takes_the_place_of_single_numbers(tmp_path: Path) -> None:
-    """And a part's name depends on the file's contents: other prices are other thresholds."""
+    """A part's name depends on the file's contents, since other prices give other thresholds."""
     prices = tmp_path / "mine.toml"
     number = 'unit = "$/GB", low = 1, high = 9, date = 2026-01-01, tag = "guess", source = "mine"'
     names = []

@@ -1,5 +1,4 @@
-"""Do tiers below the arena hold the same blocks as a plain model, and take the times of closed
-forms?"""
+"""Do the tiers below the arena hold a plain model's blocks, and take the times of closed forms?"""
 
 from typing import Any
 
@@ -19,13 +18,13 @@ CHUNKS = 24
 
 
 def opened(capacities: list[int], promote: list[int], **more: Any) -> Tiers:
-    """Tiers of one layer that take no time."""
+    """Return tiers of one layer that take no time."""
     costs = [TierCosts(size, within) for size, within in zip(capacities, promote, strict=True)]
     return open_tiers(TiersConfig(CHUNKS, 1, 4, BLOCK, **more), costs)
 
 
 def read(tiers: Tiers, now_ns: int, chunk: int, **more: Any) -> int:
-    """When it ends, in ps."""
+    """Return when a read ends, in ps."""
     end_ps = tiers.timing.ask("read", now_ns * 1000, chunk=chunk, size_bytes=BLOCK, **more)
     assert end_ps is not None
     return end_ps
@@ -51,8 +50,8 @@ def test_blocks_lie_where_the_plain_model_has_them(
     place_last: bool,
     filled: int,
 ) -> None:
-    """Inclusive and exclusive, at any thresholds: the tier of every block after every read, the
-    tier that served it, and what was written to each."""
+    """At any thresholds, inclusive or exclusive: the tier of each block after each read, the tier
+    that served it, and what was written to each."""
     sizes = sorted(sizes)
     within = promote[: len(sizes)]
     tiers = opened(sizes, within, exclusive=exclusive, place_last=place_last)
@@ -79,7 +78,7 @@ def test_blocks_lie_where_the_plain_model_has_them(
 
 
 def lru_hits(trace: list[int], capacity: int) -> int:
-    """The textbook LRU, by stack distance."""
+    """Return the hits of textbook LRU, by stack distance."""
     stack: list[int] = []
     hits = 0
     for one in trace:
@@ -92,8 +91,8 @@ def lru_hits(trace: list[int], capacity: int) -> int:
 
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_what_is_promoted_at_once_is_lru_by_its_closed_form(exclusive: bool) -> None:
-    """Inclusive: tiers up to i serve the same as LRU of tier i's size; exclusive: of all their
-    sizes together. Belady's optimum is never exceeded."""
+    """Inclusive tiers up to i serve what an LRU of tier i's size does, exclusive ones what an LRU
+    of all their sizes does. Belady's optimum is never exceeded."""
     random = np.random.default_rng(7)
     trace = [int(one) for one in random.zipf(1.4, 4000) % CHUNKS]
     sizes = [2, 5, 9, CHUNKS]
@@ -111,18 +110,18 @@ def test_what_is_promoted_at_once_is_lru_by_its_closed_form(exclusive: bool) -> 
 
 
 def test_a_block_moves_up_only_when_it_comes_back_soon_enough() -> None:
-    """The threshold is the reuse interval below which a tier is entered, to the ns."""
+    """The threshold is the reuse interval below which a block enters a tier, to the ns."""
     for interval, tier in ((9, 0), (10, 1), (99, 1), (100, 2)):
         tiers = opened([4, 8, CHUNKS], [10, 100, 0], exclusive=True, place_last=True)
         read(tiers, 5, 3)
-        assert tiers.where(3) == 2  # nobody had asked for it before
+        assert tiers.where(3) == 2  # its first read
         read(tiers, 5 + interval, 3)
         assert tiers.where(3) == tier
 
 
 def test_an_idle_tier_takes_its_latency_and_its_link() -> None:
-    """The zero-load sum, and the wait of two concurrent reads: the link is one server, a latency is
-    not."""
+    """Two concurrent reads wait for each other's transfer, not for a latency: the link is one
+    server."""
     one = TierCosts(CHUNKS, latency_ps=50_000, read_ps=7_000, write_ps=11_000)
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK), [one])
     assert [read(tiers, 0, chunk) for chunk in range(3)] == [57_000, 64_000, 71_000]
@@ -133,7 +132,7 @@ def test_an_idle_tier_takes_its_latency_and_its_link() -> None:
 
 
 def test_no_more_requests_than_a_server_takes_are_under_way() -> None:
-    """Little's law at saturation: c requests each L long are c / L a second."""
+    """Little's law at saturation: c requests of length L each give c / L a second."""
     one = TierCosts(CHUNKS, latency_ps=1_000_000, concurrency=4)
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK), [one])
     ends = [read(tiers, 0, chunk % CHUNKS) for chunk in range(40)]
@@ -158,8 +157,8 @@ def test_a_drive_takes_the_time_of_its_model_and_the_link_before_it_comes_on_top
 
 
 def test_a_wait_is_that_of_the_tier_whose_read_ended_it() -> None:
-    """Command, reads, hit: the slower read is the one that was waited for; a hit without a read
-    belongs to no tier."""
+    """Of a command's reads, its hit waited for the slowest; a hit without a read belongs to no
+    tier."""
     costs = [TierCosts(4, NEVER, latency_ps=2_000_000), TierCosts(CHUNKS, latency_ps=9_000_000)]
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 2, BLOCK), costs)
     tiers.fill(0, np.arange(6, dtype=np.uint32))  # 0 and 1 have left the first
@@ -170,7 +169,7 @@ def test_a_wait_is_that_of_the_tier_whose_read_ended_it() -> None:
     assert [one["stall_ns"] for one in tiers.stats()] == [0, 9_000, 0]
     side.ask("command", 20_000_000, session=1, count=1)
     read(tiers, 20_000, 5)
-    side.ask("command", 21_000_000, session=1, count=1)  # again: it waits since the first
+    side.ask("command", 21_000_000, session=1, count=1)  # repeated: its wait began at the first
     side.ask("hit", 22_000_000, session=1, count=1)
     assert [one["stall_ns"] for one in tiers.stats()] == [2_000, 9_000, 0]
     side.ask("command", 30_000_000, session=0, count=1)

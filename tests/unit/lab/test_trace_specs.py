@@ -54,7 +54,7 @@ def spec_of(text: str, folder: Path) -> Spec:
 
 
 def test_decode_sessions_have_the_lengths_and_prefixes_of_the_trace(tmp_path: Path) -> None:
-    """Is each session a request of the trace, cut to whole blocks, with the same sharing?"""
+    """Each session is a request of the trace, cut to whole blocks, with the same sharing."""
     work = build(spec_of(DECODE, tmp_path), 3)
     wanted = sessions_from_trace(open_trace(TRACE), 3, 1024, 8192, "dev", block_tokens=64)
     assert [one.name for one in work.sessions] == [one.name for one in wanted]
@@ -65,7 +65,7 @@ def test_decode_sessions_have_the_lengths_and_prefixes_of_the_trace(tmp_path: Pa
 
 
 def test_a_traced_workload_is_the_same_again_and_in_other_slabs(tmp_path: Path) -> None:
-    """Do two objects and other slab sizes give the same selections?"""
+    """Two objects and different slab sizes give the same selections."""
     spec = spec_of(DECODE, tmp_path)
     one, two = build(spec, 3), build(spec, 3)
     for session in range(3):
@@ -76,8 +76,8 @@ def test_a_traced_workload_is_the_same_again_and_in_other_slabs(tmp_path: Path) 
 
 
 def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
-    """Is every combination there, and does a cache with room for all blocks hit as an unlimited one
-    does?"""
+    """Every combination has a row, and a cache with room for all blocks hits as an unlimited one
+    does."""
     rows = requests_of(spec_of(REQUESTS, tmp_path), Silent())
     assert {(row.eviction, row.capacity_share) for row in rows} == {
         (name, share) for name in ("lru", "sieve") for share in (0.1, 1.0)
@@ -89,19 +89,19 @@ def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
 
 
 def test_requests_need_no_policy(tmp_path: Path) -> None:
-    """Does a spec that names no eviction compare all that can hold requests' blocks?"""
+    """A spec that names no eviction compares all that can hold requests' blocks."""
     spec = spec_of(REQUESTS.partition("[[policy]]")[0], tmp_path)
     assert [one.use for one in spec.policy] == [name for name in EVICTIONS if name != "score"]
 
 
 def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:
-    """Is a prefetcher on a request trace one line that names the key?"""
+    """A prefetcher on a request trace is refused in one line that names the key."""
     with pytest.raises(BadInput, match=r"\[\[policy\]\] use: .*no eviction 'ema'"):
         spec_of(REQUESTS.replace('"sieve"', '"ema"'), tmp_path)
 
 
 def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> None:
-    """Does the key affect the rates, and is it refused where no such warm-up exists?"""
+    """The key affects the rates, and is refused where no such warm-up exists."""
     warm = REQUESTS.replace("admission", "warm_up_share = 0.5\nadmission")
     cold = requests_of(spec_of(REQUESTS, tmp_path), Silent())
     found = requests_of(spec_of(warm, tmp_path), Silent())
@@ -128,8 +128,8 @@ def test_caches_of_requests_say_what_of_trace_and_seeds_had_no_effect(tmp_path: 
 
 
 def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
-    """A held-out part whose requests are all cut to one length draws the selections of the other
-    part: does a note say that its lengths had no effect, and only where that is so?"""
+    """A held-out part whose requests are all cut to one length draws the other part's selections. A
+    note says that its lengths had no effect, and appears only then."""
     alike = DECODE.replace("context_tokens = 8192", "context_tokens = 1024").replace(
         "steps = 9", "steps = 1"
     )

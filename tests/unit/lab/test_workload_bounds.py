@@ -1,4 +1,4 @@
-"""Do the bounds of a workload count its sessions' demands, as a plain loop over sets does?"""
+"""Do a workload's bounds count its sessions' demands as a plain loop over sets does?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -25,8 +25,8 @@ LAYERS, SELECT, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 3, 1 << 16
 
 @dataclass
 class Drawn:
-    """A small workload drawn from a seed: sessions that share a prefix, grow, and select by score;
-    few different scores, so that many are equal."""
+    """A small workload drawn from a seed: sessions share a prefix, grow, and select by scores of
+    few distinct values, so that ties are common."""
 
     seed: int
     shared: int
@@ -53,15 +53,15 @@ class Drawn:
         )
 
     def contents(self, number: int) -> npt.NDArray[np.uint64]:
-        """The first `shared` blocks hold the same in all sessions; block 5 does behind another
-        prefix, and then is another chunk."""
+        """The first `shared` blocks are equal in all sessions; block 5 is too, but behind another
+        prefix, and so is another chunk."""
         names = [
             (0, i) if i < self.shared or i == 5 else (number + 1, i) for i in range(6 + number)
         ]
         return np.array(names, np.uint64)
 
     def step(self, number: int, step: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
-        """Selected ordinals [layers, width] and scores [layers, blocks at the end]."""
+        """Return selected ordinals [layers, width] and scores [layers, blocks at the end]."""
         random = np.random.default_rng((self.seed, number, step))
         info = self.sessions[number]
         count = info.blocks + step // BLOCK_TOKENS
@@ -82,7 +82,7 @@ class Drawn:
 
 
 def every_fourth(slab: Slab) -> npt.NDArray[np.bool_]:
-    """An HBM pool that has every fourth ordinal, for ever."""
+    """An HBM pool that always has every fourth ordinal."""
     return slab.selected % 4 == 3
 
 
@@ -102,7 +102,7 @@ def ordinals(workload: Drawn, session: int, step: int, layer: int, pool: bool) -
 @settings(max_examples=40)
 @given(workloads, st.booleans(), st.integers(1, 5))
 def test_demands_are_those_of_the_selections(workload: Drawn, pool: bool, slab_steps: int) -> None:
-    """Are demands, non-trivial ones, compulsory hits and their blocks those of a loop over sets?"""
+    """Demands, non-trivial ones, compulsory hits and their blocks are those of a loop over sets."""
     collector = Collector(workload, (4,))
     for session in range(len(workload.steps)):
         for slab in workload.slabs(session, slab_steps):
@@ -133,7 +133,7 @@ def test_demands_are_those_of_the_selections(workload: Drawn, pool: bool, slab_s
                     reads += not hit
                 assert (row["demands"], row["nontrivial"]) == (demands, nontrivial)
                 assert (row["hits"][0], row["nontrivial_hits"][0]) == (hits, nontrivial_hits)
-                # With room for all, Belady is the endless buffer, and no cap misses nothing.
+                # With room for all, Belady is the unlimited buffer; no cap misses nothing.
                 assert row["hits"][:3].tolist() == [hits, hits, demands]
     assert bounds.reads == {"compulsory": reads, "belady": reads, "clairvoyant": reads}
     assert bounds.limit_hits is None
@@ -145,7 +145,7 @@ def test_demands_are_those_of_the_selections(workload: Drawn, pool: bool, slab_s
 def test_last_step_is_the_best_by_the_scores_before(
     workload: Drawn, pool: bool, slab_steps: int
 ) -> None:
-    """Does a demand hit exactly where a sort of the step before puts it among the best?"""
+    """A demand hits exactly if a sort of the previous step puts it among the best."""
     buffers = (3, 1, 6, 100)
     last = LastStep(workload, buffers)
     for session in range(len(workload.steps)):
@@ -168,8 +168,8 @@ def test_last_step_is_the_best_by_the_scores_before(
 
 @pytest.mark.parametrize("pool", [False, True])
 def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
-    """Does a regression on the past beat the previous step, from the first step on, without knowing
-    the future: are its hits unchanged if all later steps differ?"""
+    """A regression on the past beats the previous step from the first step on, without knowing the
+    future: its hits are unchanged if all later steps differ."""
     options = GeneratedOptions(
         profile="gvr",
         layers=6,
@@ -202,7 +202,7 @@ def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
 
 
 def test_keys_of_long_contexts_are_wider() -> None:
-    """Beyond 65,536 blocks of a layer, is the order by score and ordinal still the same?"""
+    """Beyond 65,536 blocks of a layer, the order by score and ordinal is the same."""
     info = SessionInfo("long", 70_000, 2, np.zeros((70_000, 2), np.uint64))
 
     class Long(Drawn):
@@ -217,8 +217,8 @@ def test_keys_of_long_contexts_are_wider() -> None:
 
 @pytest.mark.parametrize("begins", [None, [0, 5]])
 def test_credit_is_shared_by_the_decoding_sessions(begins: list[int] | None) -> None:
-    """Does each row earn the bytes that pass while a layer computes, divided over the sessions of
-    that step?"""
+    """Each row earns the bytes that pass while a layer computes, divided by the sessions of that
+    step."""
     workload = Drawn(1, 2, (8, 4))
     collector = Collector(workload, (4,), begins=begins)
     collector.collect()
@@ -232,7 +232,7 @@ def test_credit_is_shared_by_the_decoding_sessions(begins: list[int] | None) -> 
         nominal = together[int(row["session"])][int(row["step"])]
         active = sum(nominal in steps for steps in together.values())
         assert credit == -(-CREDIT_ONE // active)
-    # Without waiting, all that is earned is what passes in the time that the steps take.
+    # Without waiting, the credit earned is what passes while the steps run.
     steps = {step for one in together.values() for step in one}
     assert int(cap.credits.sum()) == len(steps) * LAYERS * CREDIT_ONE
     keys = [
@@ -243,7 +243,7 @@ def test_credit_is_shared_by_the_decoding_sessions(begins: list[int] | None) -> 
 
 
 def test_a_tighter_cap_or_buffer_is_never_better() -> None:
-    """Over many points at once, are bounds ordered as they must be?"""
+    """Bounds are ordered as they must be over many points at once."""
     workload = Drawn(7, 3, (40, 30, 35))
     collector = Collector(workload, (4, 8))
     collector.collect()
@@ -271,7 +271,7 @@ COMPUTE_NS = 1_000_000
 
 
 def core_hits(workload: Drawn, policy: Policy, slots: int) -> tuple[int, int]:
-    """(on-time hits, prefetched) of the decision core, where a read takes no time."""
+    """Return (on-time hits, prefetched) of the decision core if reads take no time."""
     layers, block_bytes = workload.layer_count, BLOCK_BYTES
     core = Core(CoreConfig(slots, 512, 64, layers, 1, 3, block_bytes, seed=workload.seed), policy)
     tenant = core.tenant_add(0, b"0" * 16, slots)
@@ -307,7 +307,7 @@ def core_hits(workload: Drawn, policy: Policy, slots: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
-    """Does no eviction exceed Belady, and no prefetcher under a cap the cap's bound?"""
+    """No eviction exceeds Belady, and no prefetcher under a cap exceeds the cap's bound."""
     workload, slots = Drawn(seed, 3, (60, 60, 60)), 40
     collector = Collector(workload, (6,))
     collector.collect()
@@ -332,8 +332,8 @@ def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
 
 
 def test_what_breaks_the_contract_is_refused() -> None:
-    """Is each violation one error: wrong order, missing slabs, blocks not written, too many, no
-    scores?"""
+    """Each violation is one error: wrong order, missing slabs, unwritten blocks, too many, no
+    scores."""
     workload = Drawn(3, 2, (6,))
     first, second = workload.slabs(0, 3)
     with pytest.raises(BadInput, match="in order"):

@@ -1,4 +1,4 @@
-"""Tiny GGUF files, each written once, and a cache of one's own."""
+"""Tiny GGUF files, each written once, and a model cache for each test."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from tiny_ggufs import save_gguf
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where this test keeps models."""
+    """The folder where this test keeps models."""
     for name in ("torch", "transformers", "gguf"):
         pytest.importorskip(name, reason="needs the extra capture")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -21,7 +21,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
-    """`made(architecture, kind)`: a GGUF file, and the model that was written."""
+    """`made(architecture, kind)` returns a GGUF file and the model that was written to it."""
     found: dict[tuple[str, str], tuple[Path, Any]] = {}
 
     def make(architecture: str = "llama", kind: str = "F32") -> tuple[Path, Any]:

@@ -1,4 +1,4 @@
-"""Is a GGUF file the model that was written into it, in every architecture and quantization?"""
+"""Does a GGUF file give the model that was written, in every architecture and quantization?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def logits(model: Any) -> Any:
 @pytest.mark.parametrize("kind", WORST)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_weights_are_those_that_were_written(architecture: str, kind: str, made: Made) -> None:
-    """As exactly as the type holds them, and so is what the model computes."""
+    """Weights and the model's outputs are as exact as the type allows."""
     path, model = made(architecture, kind)
     found = load(look(path))
     theirs, ours = model.state_dict(), found.model.state_dict()
@@ -49,7 +49,7 @@ def test_weights_are_those_that_were_written(architecture: str, kind: str, made:
 def test_weights_are_those_that_transformers_reads(
     architecture: str, kind: str, made: Made
 ) -> None:
-    """By its own reader of GGUF files, which shares the `gguf` package's numbers alone."""
+    """Its own GGUF reader shares only the `gguf` package's numbers with ours."""
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     path, model = made(architecture, kind)
@@ -81,7 +81,7 @@ def test_the_tokenizer_is_that_of_the_file(made: Made) -> None:
 
 
 def test_digits_are_split_as_smollm_splits_them(tmp_path: Path) -> None:
-    """Which transformers does not know: `2024` is four pieces before anything is merged."""
+    """`2024` is four pieces before any merge, a split that transformers does not know."""
     path = tmp_path / "a.gguf"
     save_gguf(path, "llama", tokenizer__ggml__pre="smollm")
     split = load(look(path)).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in 2024")
@@ -89,7 +89,7 @@ def test_digits_are_split_as_smollm_splits_them(tmp_path: Path) -> None:
 
 
 def test_shards_are_one_model(made: Made, tmp_path: Path) -> None:
-    """Whichever of them is named, and with the weights of the file that is whole."""
+    """Any shard names the model, and its weights are those of the unsplit file."""
     save_gguf(tmp_path / "m.gguf", "llama", "Q8_0", shards=3)
     folders = {resolve(tmp_path / f"m-0000{number}-of-00003.gguf") for number in (1, 3)}
     whole = resolve(made("llama", "Q8_0")[0])
@@ -100,8 +100,7 @@ def test_shards_are_one_model(made: Made, tmp_path: Path) -> None:
 def test_a_file_is_dequantized_once(
     made: Made, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of it under another name is the same model; one of another name for its content has
-    the same identity."""
+    """A copy under another name has the same content, and the file is not converted twice."""
     path, _ = made("qwen2", "F16")
     folder = resolve(path)
     assert folder.parent == cache and folder.name.startswith("qwen2-F16-")
@@ -137,7 +136,7 @@ def rope_of(path: Path, **fields: Any) -> dict[str, Any]:
 
 
 def test_rotary_positions_are_those_of_the_file(tmp_path: Path) -> None:
-    """Which transformers' reader leaves out."""
+    """The reader of transformers omits them."""
     yarn = rope_of(
         tmp_path / "a.gguf",
         llama__rope__scaling__type="yarn",

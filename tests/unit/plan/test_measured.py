@@ -1,4 +1,4 @@
-"""Do inputs of recorded runs and of comparisons replace the built-in ones, and is that reported?"""
+"""Do inputs from recorded runs and comparisons replace built-in ones, and is that reported?"""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ STAGES = ("ring_wait", "decide", "read_queue", "publish", "read_service")
 
 
 def run(folder: Path, storage: str = "io_uring", count: int = 10) -> Path:
-    """A folder as written by `dpu serve --record`, with round stage times."""
+    """A folder as `dpu serve --record` writes it, with round stage times."""
     folder.mkdir()
     (folder / "decisions.log").write_bytes(b"")
     stages = {

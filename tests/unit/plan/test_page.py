@@ -22,7 +22,7 @@ def small_plan() -> Plan:
 
 
 def test_page_and_json_hold_the_plan(tmp_path: Path) -> None:
-    """Pictures are in the page, nothing is fetched, and user input is plain text."""
+    """Pictures are in the page, nothing is fetched, and user input stays plain text."""
     plan = small_plan()
     point = CurvePoint(capacity_bytes=1e9, hit_rate=0.5, written_per_hit=1.0, life_years=2.0)
     curves = Curves(

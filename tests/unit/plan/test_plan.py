@@ -25,7 +25,7 @@ DRAWS = 24
 
 
 def values(**words: Any) -> tuple[Question, dict[str, float]]:
-    """A question, and the values of all its inputs."""
+    """Return a question and the values of all its inputs."""
     spec = read_spec(None, words)
     spec.check(catalog())
     return spec.plan, gather(spec, catalog()).values
@@ -43,13 +43,13 @@ def planned(**words: Any) -> Plan:
 
 
 def test_what_waits_is_users_times_context() -> None:
-    """100 users of 128K tokens of a 70B model: 4.29 TB; a shared half is stored once."""
+    """100 users of 128K tokens of a 70B model keep 4.29 TB; a shared half is stored once."""
     assert found()["tlc"].capacity_bytes == 100 * 131_072 * 327_680
     assert found(shared=0.5)["tlc"].capacity_bytes == (100 * 0.5 + 0.5) * 131_072 * 327_680
 
 
 def test_turns_that_find_nothing_cost_what_prefilling_costs() -> None:
-    """With one turn all of a context is new: a tier saves nothing."""
+    """With one turn the whole context is new, so a tier saves nothing."""
     one = found(turns=1)
     assert one["tlc"].gpus == one["recompute"].gpus
     assert one["tlc"].usd_per_mtok > one["recompute"].usd_per_mtok
@@ -58,7 +58,7 @@ def test_turns_that_find_nothing_cost_what_prefilling_costs() -> None:
 
 
 def test_each_need_of_a_tier_can_bind() -> None:
-    """Capacity, rates and wear: the most demanding gives the count of devices."""
+    """The most demanding of capacity, rates and wear gives the number of devices."""
     for changes, binds in (
         ({"tlc.endurance": 1e16}, "wear"),
         ({"tlc.endurance": 1e30}, "read"),
@@ -78,7 +78,7 @@ def test_each_need_of_a_gpu_can_bind() -> None:
 
 
 def test_gpus_hold_what_is_live() -> None:
-    """However they are counted, the replicas have room for weights and live sessions."""
+    """However they are counted, replicas have room for weights and live sessions."""
     question, of = values()
     for place in places(question, of):
         room = place.gpus * of["h100.memory"] * of["serving.memory_share"]
@@ -96,7 +96,7 @@ def test_a_tier_slower_than_prefilling_is_not_recommended() -> None:
 
 
 def test_modules_need_slots() -> None:
-    """68 DIMMs for 2 machines: reported, and not recommended."""
+    """68 DIMMs for 2 machines are reported and not recommended."""
     dram = found()["ddr5"]
     assert dram.count == 68 and dram.note == "68 of them, 64 slots"
     assert not found({"ddr5.slots": 40.0})["ddr5"].note
@@ -196,8 +196,8 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: dict[str, Any], says
 
 
 def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
-    """The plan's keys for a daemon, given to one with this model's blocks: are they read, and does
-    it keep, admit and fetch by the plan's rules?"""
+    """A daemon with blocks of this model reads the plan's keys, and keeps, admits and fetches by
+    the plan's rules."""
     plan = planned()
     rules = {one.name: one.figure.value for one in plan.rules if one.figure is not None}
     config = load(
@@ -225,6 +225,6 @@ def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
 
 @pytest.mark.parametrize("given", [{"limit": 5}, {"whole": True}, {"trace_format": "azure"}])
 def test_options_of_a_trace_need_one(given: dict[str, Any]) -> None:
-    """Are they refused without a trace, rather than silently ignored?"""
+    """Without a trace they are refused rather than silently ignored."""
     with pytest.raises(BadInput, match=r"no trace.*--trace FILE"):
         plan(**given)

@@ -1,5 +1,4 @@
-"""Does every number have its unit, range, date, source and tag, and is one that lacks any
-refused?"""
+"""Does every number have a unit, range, date, source and tag, and is one that lacks any refused?"""
 
 import datetime
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_a_users_file_takes_the_place_of_single_numbers(tmp_path: Path) -> None:
 
 
 def test_units_of_one_kind_are_one_number(tmp_path: Path) -> None:
-    """$200 a terabyte is $0.2 a gigabyte."""
+    """$200 a terabyte equals $0.2 a gigabyte."""
     text = GOOD.replace("0.2,", "200,").replace("0.1", "100").replace("high = 1", "high = 1000")
     found = catalog().with_file(own(tmp_path, f"[tlc]\nprice = {{ {text.replace('GB', 'TB')} }}"))
     assert found.numbers("tlc")["price"].base == pytest.approx(0.2)

@@ -1,7 +1,7 @@
 """Do the rules decide as their formulas say, on figures worked out by hand?
 
-Prices are those of early 2026 unless a test says older ones: DRAM $15.6 a GB, a TLC drive of 30.72
-TB $10,950 at 14 GB/s and 56,064 TB of endurance; a 70B model has 327,680 B a token, prefilled at
+Prices are those of early 2026 unless a test uses older ones: DRAM $15.6 a GB, a TLC drive of 30.72
+TB $10,950 at 14 GB/s and 56,064 TB of endurance. A 70B model has 327,680 B a token, prefilled at
 20,000 tokens/s by 8 GPUs, or 2,500 by one at $2 an hour.
 """
 
@@ -28,7 +28,8 @@ def test_a_prefilled_million_tokens() -> None:
     ("usd_per_gb", "hours"), [(12, 1.5), (3, 5.9), (15.6, 1.14), (0.36, 49.5), (0.4, 44.6)]
 )
 def test_what_comes_back_sooner_is_kept(usd_per_gb: float, hours: float) -> None:
-    """Rent against GPU time: any tier pays for reuse within minutes; 8 bits double the time."""
+    """Rent against GPU time: every tier pays for reuse within minutes, and 8 bits double the
+    time."""
     assert at.hold_limit_s(B, usd_per_gb, C_PREFILL) / 3_600 == near(hours)
     assert at.hold_limit_s(B / 2, usd_per_gb, C_PREFILL) / 3_600 == near(2 * hours)
 
@@ -62,7 +63,7 @@ def test_the_rate_above_which_fetching_beats_prefilling() -> None:
 
 @pytest.mark.parametrize(("latency", "tokens"), [(0.1e-3, 3.76), (1e-3, 37.6), (10e-3, 376)])
 def test_the_prefix_from_which_fetching_wins(latency: float, tokens: float) -> None:
-    """At that length both take as long; ten readers on one drive never win."""
+    """At that length both take equally long; ten readers on one drive never win."""
     found = at.crossover_tokens(B, 14e9, latency, 20_000)
     assert found == near(tokens)
     assert at.fetch_s(found, B, 14e9, latency) == near(at.prefill_s(found, 20_000), rel=1e-9)
@@ -79,12 +80,12 @@ def test_a_drive_slower_than_prefill_never_wins() -> None:
     [(2e12, 5.1 * 60), (8 * 30.72e12, 10.4 * 3_600), (128e12, 5.4 * 3_600)],
 )
 def test_how_long_a_block_stays(capacity: float, seconds: float) -> None:
-    """A node that writes all that it prefills: 6.55 GB/s."""
+    """A node writes all that it prefills, 6.55 GB/s."""
     assert at.retention_s(capacity, 6.55e9) == near(seconds)
 
 
 def test_writing_a_million_tokens_wears_a_drive() -> None:
-    """$0.064 a million tokens, 29 % of the cost of prefilling them."""
+    """It costs $0.064, which is 29 % of the cost of prefilling them."""
     cost = at.write_usd(1e6 * B, 10_950, 56_064e12)
     assert cost == near(0.064)
     assert at.least_reuse(cost, 0.0, 1e6 * C_PREFILL) == near(0.29)
@@ -92,7 +93,7 @@ def test_writing_a_million_tokens_wears_a_drive() -> None:
 
 
 def test_drive_writes_a_day_and_years() -> None:
-    """Write-through of a node on 8 drives of one write a day: 2.30 DWPD, 2.2 years."""
+    """A node writes through to 8 drives rated for one write a day: 2.30 DWPD, 2.2 years."""
     assert at.drive_writes_per_day(6.55e9, 8 * 30.72e12) == near(2.30)
     assert at.drive_writes_per_day(6.55e9, 8 * 30.72e12, 2.0, 0.5) == near(2.30)
     assert at.life_years(8 * 56_064e12, 6.55e9) == near(2.2)
@@ -101,7 +102,7 @@ def test_drive_writes_a_day_and_years() -> None:
 
 
 def test_what_is_seen_of_a_transfer_that_goes_layer_by_layer() -> None:
-    """128K tokens of a 70B model: one layer of 80 at 50 GB/s; at 10 GB/s a layer, too."""
+    """128K tokens of a 70B model: one layer of 80 is visible, at 50 GB/s and at 10 GB/s."""
     compute_s = at.prefill_s(131_072, 20_000)
     fast, slow = (at.transfer_s(131_072 * B, rate) for rate in (50e9, 10e9))
     assert compute_s == near(6.55)

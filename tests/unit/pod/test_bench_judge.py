@@ -1,4 +1,4 @@
-"""Does the judge of a live pod detect violations, and count what a fault cost?"""
+"""Does the judge of a live pod detect violations and count what a fault cost?"""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ DONE = [Done(STRUCK_S, "death", "dpu1"), Done(121.0, "death", "dpu1", healed=Tru
 
 
 def sample(phase: str, number: int, hits: int = 10, **more: Any) -> Sample:
-    """Request `number` of a phase: one each second, of ten known blocks."""
+    """Return request `number` of a phase, one each second, with ten known blocks."""
     at_s = (100.0 if phase == NAME else 0.0) + number
     given = {"asked": 10, "known": 10, "chunks": tuple(range(10)), **more}
     return Sample(
@@ -50,8 +50,8 @@ def looks() -> list[Look]:
 
 
 def board_of(*changed: Sample) -> Board:
-    """A reference, and a phase in which dpu1 dies after five requests and costs four hits of the
-    next three; `changed` replace others."""
+    """A reference and a phase where dpu1 dies after five requests, which costs four hits in each of
+    the next three; `changed` replaces others."""
     board, struck = Board(), range(5, 8)
     miss = Counter({("dpu1", "dpu0", "", 7.0): 4})
     board.samples = [sample("none", number) for number in range(20)]
@@ -71,13 +71,13 @@ def board_of(*changed: Sample) -> Board:
         Seen(STRUCK_S + 0.6, "host1", "dpu1", "lost", "", 0.3),
     ]
     board.waited_s = {("host0", "dpu1", 0): 0.3, ("host1", "dpu1", 0): 0.5}
-    board.samples[25].begin_s += 0.2  # after the death, and before the first host has noticed
+    board.samples[25].begin_s += 0.2  # after the death, before the first host notices
     board.samples[25].end_s += 0.6
     return board
 
 
 def test_what_a_death_cost() -> None:
-    """Request by request, compared with the same request without a fault."""
+    """Each request is compared with the same request without a fault."""
     found = judged(board_of(), DONE, looks(), DEADLINE_S)
     one = found.phases[NAME]
     assert isinstance(one, FaultFigures)
@@ -92,8 +92,7 @@ def test_what_a_death_cost() -> None:
 
 
 def test_hits_that_do_not_come_back() -> None:
-    """Hits that stay below the others' for two seconds, and hits that stay below to the phase's
-    end."""
+    """Hits stay below the others' for two seconds, or to the phase's end."""
     some = [sample(NAME, number, 3, marked=4) for number in (6, 7)]
     found = judged(board_of(*some), DONE, looks(), DEADLINE_S)
     assert found.phases[NAME].back_s == 3.0 and not found.missed
@@ -110,7 +109,7 @@ def test_a_connection_that_waits_twice_misses_the_aim() -> None:
 
 
 def misses(was: str, now: str, error: str = "", acked_s: float = 7.0) -> dict[str, Any]:
-    """Of a sample: one miss."""
+    """Return one miss of a sample."""
     return {"misses": Counter({(was, now, error, acked_s): 1})}
 
 
@@ -124,7 +123,7 @@ def misses(was: str, now: str, error: str = "", acked_s: float = 7.0) -> dict[st
     ],
 )
 def test_what_must_not_happen_is_noticed(verdict: str, one: Sample) -> None:
-    """Also a miss whose reason came later than the miss itself."""
+    """A miss whose reason came after it counts too."""
     assert all(held(board_of(), DONE, looks(), DEADLINE_S).values())
     found = held(board_of(one), DONE, looks(), DEADLINE_S)
     assert [name for name, met in found.items() if not met] == [verdict]
@@ -145,15 +144,15 @@ STRUCK = [
         (("dpu1", "dpu1", "", 20.0), False),  # it came back with its store
         (("dpu1", "dpu1", "", 155.0), False),
         (("dpu1", "dpu1", "ETIMEDOUT", 20.0), False),
-        (("dpu0", "dpu1", "", 155.0), True),  # put there while dpu1 was away, and not at it since
+        (("dpu0", "dpu1", "", 155.0), True),  # put there while dpu1 was away, and not at dpu1 since
         (("dpu0", "dpu1", "", 20.0), False),  # before that
         (("dpu0", "dpu1", "", 800.0), False),  # and after it
-        (("dpu0", "dpu1", "EIO", 155.0), False),  # said to be there, and is not
+        (("dpu0", "dpu1", "EIO", 155.0), False),  # reported as there, but missing
         (("dpu0", "dpu2", "", 155.0), False),  # dpu2 was not away then
     ],
 )
 def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> None:
-    """Except for a block that was written elsewhere meanwhile, once. By then every member has been
+    """The exception, once, is a block written elsewhere meanwhile. By then every member has been
     struck."""
     one = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 0.1, misses=Counter({miss: 1}))
     assert Reasons(STRUCK, [], [], DEADLINE_S).has(one, miss) is explained
@@ -173,7 +172,8 @@ def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> N
 def test_a_fault_is_a_reason_for_its_time(
     what: str, begin_s: float, end_s: float, explained: bool
 ) -> None:
-    """From its earliest possible begin until hosts have noticed its end; at that member only."""
+    """It is one from its earliest possible begin until hosts noticed its end, at that member
+    only."""
     done = [Done(50.0, "stop", "dpu1"), Done(80.0, "stop", "dpu1", healed=True)]
     seen = [
         Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),
@@ -191,7 +191,7 @@ def test_a_fault_is_a_reason_for_its_time(
 
 
 def test_a_member_that_left_took_its_blocks() -> None:
-    """A member that left took the blocks that it had by then; a drained one took none."""
+    """A member that left took the blocks it had by then; a drained one took none."""
     states = [(10.0, "up", "up"), (20.0, "up", "draining"), (30.0, "gone", "draining")]
     changes = [
         Look(at_s, True, number, {"dpu0": ("up", 0), "dpu4": (joined, 0), "dpu1": (one, 0)})
@@ -205,7 +205,7 @@ def test_a_member_that_left_took_its_blocks() -> None:
 
 
 def test_a_map_that_changed_often_no_longer_names_former_homes() -> None:
-    """It remembers four changes."""
+    """A map remembers four changes."""
     changes = [
         Look(20.0 * number, True, number, {"dpu0": ("up", 0), "dpu1": (state, 0)})
         for number, state in enumerate(["up", "draining"] * 3)
@@ -218,8 +218,7 @@ def test_a_map_that_changed_often_no_longer_names_former_homes() -> None:
 
 
 def test_a_verdict_without_data_is_not_judged() -> None:
-    """Without leases, known blocks or requests there is no verdict on incarnations, misses or
-    blocks."""
+    """Without leases, known blocks or requests, incarnations, misses or blocks are not judged."""
     fence = "nothing_served_past_a_fence"
     without = [
         Look(at_s, True, 5, {"dpu1": (state, 0)})
@@ -241,7 +240,7 @@ def test_a_verdict_without_data_is_not_judged() -> None:
 
 
 def test_what_is_served_past_a_fence_is_noticed() -> None:
-    """Only the incarnation that the map had when the request began may serve it."""
+    """Only the incarnation in the map when the request began may serve it."""
     for incarnation, good in ((1, False), (2, True)):
         one = sample(NAME, 9)
         one.by_member = Counter({f"dpu1/{incarnation}": 10})
@@ -255,7 +254,7 @@ def test_a_host_that_broke_is_noticed() -> None:
 
 
 def test_what_is_asked_is_the_seeds() -> None:
-    """Every phase requests the same blocks except the ones requested once; another seed differs."""
+    """Every phase requests the same blocks except those requested once; another seed differs."""
     documents = Documents(1)
     one, other = (documents.asks(name, 10, 20) for name in ("none", NAME))
     same = [a == b for a, b in zip(one, other, strict=True)]
@@ -267,7 +266,7 @@ def test_what_is_asked_is_the_seeds() -> None:
 
 
 def test_faults_come_one_at_a_time() -> None:
-    """Within the run, of every kind, and the same for the same seed."""
+    """They lie within the run, are of every kind, and follow from the seed."""
     found = drawn(1, 3600.0, with_etcd=True)
     assert {one.fault for one in found} == set(FAULTS)
     assert all(before.until_s < after.at_s for before, after in pairwise(found))
@@ -287,9 +286,9 @@ def test_verdict_and_missed_aim_stand_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With a connection that waited twice its deadline, and perhaps a wrong byte: does the verdict
-    decide the exit code with and without `--strict`, the aim only with it; is each deciding one
-    named, and the file written?"""
+    """A connection waits twice its deadline, perhaps with a wrong byte. The verdict decides the
+    exit code with and without `--strict`, the aim only with it; each deciding one is named, and the
+    file is written."""
     board = board_of(sample(NAME, 3, wrong=wrong, marked=4))
     board.waited_s["host0", "dpu1", 0] = 2 * DEADLINE_S
     found = judged(board, DONE, looks(), DEADLINE_S)
@@ -305,8 +304,8 @@ def test_verdict_and_missed_aim_stand_in_one_line(
 def test_a_host_that_breaks_leaves_the_phases_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A host breaks in the second phase, before the fault: are file, page and table there with the
-    first phase, and does the error say what broke, with exit code 1?"""
+    """A host breaks in the second phase, before the fault: file, page and table have the first
+    phase, and the error says what broke, with exit code 1."""
     asked: list[str] = []
 
     def ask(board: Board, phase: str, begin_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Does `offstage pod` change a map as requested, print what that moves, and reject bad input in one
+"""Does `offstage pod` change a map as requested, print what moves, and refuse bad input in one
 line?"""
 
 import json

@@ -1,4 +1,4 @@
-"""Does a home make copies of hot shards, one host at a time, and delete them some time after?"""
+"""Does a home have hot shards copied, by one host at a time, and delete the copies later?"""
 
 import msgspec
 import numpy as np
@@ -20,8 +20,7 @@ def report(demands: int = 0, made: str = "", contents: bytes = b"") -> ShardRepo
 
 
 def test_one_host_at_a_time_makes_a_copy() -> None:
-    """The next host to report gets no such request until the copy exists or the turn has
-    expired."""
+    """The next host to report is not asked until the copy exists or the turn has expired."""
     home = Exceptions()
     assert home.told(report(5000), S) == Answer((), make=True, unknown=True)
     assert home.told(report(100, contents=NAME), 2 * S) == Answer()
@@ -33,7 +32,7 @@ def test_one_host_at_a_time_makes_a_copy() -> None:
 
 
 def test_a_copy_goes_when_it_was_long_one_too_many() -> None:
-    """One at a time, the last first, and not if the shard is warm now and then."""
+    """Copies go one at a time, the last first, and stay if the shard is warm now and then."""
     home = Exceptions()
     for member in ("dpu1", "dpu2"):
         home.told(report(50_000, made=member), S)
@@ -59,8 +58,8 @@ def test_a_copy_that_was_lost_is_told_of_no_more() -> None:
 
 
 def test_what_a_drain_pushes() -> None:
-    """The hot and the pinned shards, the hottest first; a pin ends when no host reports it any
-    more."""
+    """It pushes the hot and the pinned shards, hottest first; a pin ends when no host reports it
+    any more."""
     home = Exceptions()
     home.told(report(5000), S)
     home.told(ShardReport(OTHER, 1, pinned=True), S)
@@ -93,8 +92,8 @@ def test_load_and_tally_are_of_all_hosts() -> None:
 
 
 def test_what_a_host_says_stays_bounded() -> None:
-    """A host may send anything that its message allows: do sums stay within what a reply can carry,
-    and are contents kept only if requested, and only up to the tenant's limit?"""
+    """A host may send anything that its message allows: sums stay within what a reply can carry,
+    and contents are kept only if requested, up to the tenant's limit."""
     home = Exceptions()
     for _ in range(4):
         home.served(2**32 - 1, Tally(stale=2**63 - 1, filled_bytes=2**63 - 1), S)
@@ -117,6 +116,6 @@ def test_what_a_host_says_stays_bounded() -> None:
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
 def test_no_rate_that_is_none(rate: float) -> None:
-    """Is a message refused whose rate is not a valid number?"""
+    """A message whose rate is not a valid number is refused."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert([NAME, 0, False, rate], ShardReport)

@@ -25,8 +25,7 @@ RATES = st.floats(0, 1e9)
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 60 * S)), max_size=20))
 def test_heat_is_the_sum_of_what_decayed(demands: list[tuple[int, int]]) -> None:
-    """However demands are split into reports, heat is their sum, each halved per half-life
-    since."""
+    """However demands are split into reports, heat is their sum, each halved once per half-life."""
     heat, now_ns = COLD, 0
     for count, gap_ns in demands:
         now_ns += gap_ns
@@ -49,7 +48,7 @@ def test_a_steady_rate_is_found() -> None:
 
 @given(RATES, RATES, st.floats(1, 1e9), st.integers(0, 16))
 def test_more_heat_means_no_fewer_copies(one: float, other: float, hot: float, most: int) -> None:
-    """And with the wanted copies each place serves at most the limit, unless all are used."""
+    """With the wanted copies each place serves at most the limit, unless all are used."""
     low, high = (copies_wanted(rate, hot, most) for rate in sorted((one, other)))
     assert 0 <= low <= high <= most
     assert high == most or max(one, other) / (high + 1) <= hot * (1 + 1e-9)
@@ -75,7 +74,7 @@ def test_the_next_place_is_the_best_without_a_copy() -> None:
 
 
 def test_two_random_choices_balance() -> None:
-    """Of 8 places the most loaded exceeds the mean by far less than with one choice."""
+    """The most loaded of 8 places exceeds the mean by far less than with one choice."""
     drawn = np.random.default_rng(1).integers(0, 2**62, 8000)
     two, one = [0.0] * 8, [0.0] * 8
     for draw in drawn:

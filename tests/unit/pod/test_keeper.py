@@ -1,4 +1,4 @@
-"""Does a daemon keep its membership as it should: steady, out when removed, with equal leases?"""
+"""Does a daemon keep its membership correctly: steady, out when removed, with equal leases?"""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LEASE_NS = 5 * 10**9
 
 
 class Counted(StaticMembership):
-    """Counts how often the map is read."""
+    """A membership that counts reads of its map."""
 
     reads = 0
 
@@ -50,7 +50,7 @@ def keeper_of(membership: StaticMembership, clock: Callable[[], int] = boot_ns) 
 
 
 def joined(membership: StaticMembership) -> Keeper:
-    """A keeper that serves, without its thread."""
+    """Return a keeper that serves, without its thread."""
     keeper = keeper_of(membership)
     keeper.beat()
     keeper.carried_out(keeper.newest.epoch)
@@ -81,7 +81,7 @@ def test_removed_from_a_map_without_leases_it_stays_out(membership: Counted) -> 
 
 
 class Leasing(StaticMembership):
-    """Grants leases and never expires them."""
+    """A membership whose leases never expire."""
 
     def __init__(self, path: Path, lease_ns: int) -> None:
         super().__init__(path)
@@ -93,7 +93,7 @@ class Leasing(StaticMembership):
 
 
 def test_all_members_have_one_lease(tmp_path: Path) -> None:
-    """A promise holds for a lease: with two lengths it would end earlier for one member."""
+    """A promise lasts for a lease: with two lengths it would end earlier for one member."""
     place, other = tmp_path / "pod.toml", Member(name="b", endpoint="ipc:///b", incarnation=1)
     StaticMembership(place).change(lambda pod: added(leased(pod, "b", 5 * 10**9), other))
     longer = Leasing(place, 50 * 10**9)
@@ -120,9 +120,9 @@ class Slow(StaticLease):
 
 
 def test_a_member_promises_while_it_still_waits_for_etcd(tmp_path: Path) -> None:
-    """Members query etcd at different times. When a member of etcd died, the first daemon to notice
-    was refused by those that still waited for their answers, and was fenced until an election had
-    ended: hits were lost although etcd is not in a block's path."""
+    """Members query etcd at different times. When an etcd member died, the first daemon to notice
+    was refused by those still waiting for an answer, and was fenced until an election had ended:
+    hits were lost although etcd is not in a block's path."""
     place, lease = Leasing(tmp_path / "pod.toml", LEASE_NS), Slow()
     place.change(lambda pod: pod)
     place.lease = lease

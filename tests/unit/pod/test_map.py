@@ -1,4 +1,4 @@
-"""Do the transitions of a pod's map distinguish incarnations, and reject invalid changes?"""
+"""Do the transitions of a pod's map distinguish incarnations and reject invalid changes?"""
 
 import pytest
 

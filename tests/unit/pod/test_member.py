@@ -1,4 +1,4 @@
-"""Does a member of a pod delete what it must, and admit only the hosts that it may?"""
+"""Does a member of a pod delete what it must, and admit only the hosts it may?"""
 
 import threading
 from pathlib import Path
@@ -24,7 +24,7 @@ PURGED = dict.fromkeys(("chunks", "blocks", "bytes", "more", "marking", "writing
 
 
 class Device:
-    """Counts the purges; the tenant has nothing left after the first, or after those `left`."""
+    """Counts purges; the tenant has nothing left after the first, or after those in `left`."""
 
     def __init__(self) -> None:
         self.purges = 0
@@ -41,7 +41,7 @@ class Device:
 
 
 class World:
-    """One member of a map in a file; the thread of its keeper does not run."""
+    """One member of a map in a file, without its keeper's thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, folder / "pod.toml"
@@ -50,7 +50,7 @@ class World:
         self.left: list[Host] = []
 
     def start(self, name: str = "a", serves: bool = True) -> PodMember:
-        """Like a daemon, until it serves."""
+        """Start a member, without serving if not `serves`."""
         config = Config(pod=Pod(map=str(self.place), name=name))
         (self.folder / name).mkdir(exist_ok=True)
         hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
-    """Its epochs start over: deletions under a low epoch are carried out here too."""
+    """Its epochs start over, and deletions under a low epoch are carried out here too."""
     for _ in range(5):
         world.map.change(lambda pod: deleted(pod, "lab"))
     world.start()
@@ -101,7 +101,7 @@ def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
 def test_a_carried_out_deletion_is_durable_before_it_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a deletion in the file next to the store before the member reports it as carried out? With
+    """A deletion is in the file next to the store before the member reports it as carried out. With
     an older file, a store that comes back could serve under a map that was rolled back."""
     medium, told = Medium(monkeypatch), []
     member = world.start()
@@ -122,9 +122,9 @@ def test_a_carried_out_deletion_is_durable_before_it_is_reported(
 
 
 def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> None:
-    """Also if the map's counter has since passed the store's: epoch 6 of the restored map is not
-    the one that was carried out. No host is served; once accepted, the map's deletions are carried
-    out here too."""
+    """This holds even if the map's counter has since passed the store's: epoch 6 of the restored
+    map is not the one carried out. No host is served; once accepted, the map's deletions are
+    carried out here too."""
     saved = world.place.read_bytes()
     for _ in range(3):
         world.map.change(lambda pod: pod)
@@ -147,9 +147,8 @@ def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> 
 
 
 def test_a_deletion_that_a_map_lost_is_carried_out_everywhere(world: World) -> None:
-    """Does the member that has carried a deletion out restore it to the map? Another, whose store
-    saw nothing after the backup, serves no host meanwhile, and deletes its blocks before it
-    serves."""
+    """The member that has carried a deletion out restores it to the map. Another, whose store saw
+    nothing after the backup, serves no host meanwhile, and deletes its blocks before it serves."""
     world.map.change(lambda pod: pod)
     other = world.start("b")
     saved = world.place.read_bytes()
@@ -180,7 +179,7 @@ def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
     world.map.change(lambda pod: pod)
     member = world.start()
     world.place.write_bytes(saved)
-    for _ in range(9):  # far past what was seen
+    for _ in range(9):  # far past the epochs it saw
         world.map.change(lambda pod: deleted(pod, "lab"))
     member.keeper.beat()
     assert not member.keeper.serves()
@@ -196,7 +195,7 @@ def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
 
 
 def test_a_member_away_beyond_the_maps_history_drops_everything(world: World) -> None:
-    """It cannot tell what it missed; no other member is affected."""
+    """It cannot know what it missed; no other member is affected."""
     world.start()
     before = world.device.purges
     for _ in range(HISTORY_MAX):
@@ -234,8 +233,8 @@ def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str)
 
 
 def test_a_host_with_a_newer_map_waits_until_it_is_carried_out(world: World) -> None:
-    """Otherwise a host would read deleted blocks here, and put them where the deletion is done
-    already."""
+    """Otherwise the host would read deleted blocks here, and put them where the deletion is already
+    done."""
     member = world.start()
     newer = world.map.change(lambda pod: deleted(pod, "lab"))
     for turned in (lambda: None, member.keeper.beat):
@@ -250,7 +249,7 @@ def test_a_host_with_a_newer_map_waits_until_it_is_carried_out(world: World) -> 
 
 
 def test_a_host_with_a_newer_map_makes_the_member_read_it(world: World) -> None:
-    """At once, not at its next poll; an epoch of no map delays the loop once."""
+    """It reads at once, not at its next poll; an epoch of no map delays the loop once."""
     member = world.start()
     newer = world.map.change(lambda pod: pod)
     thread = threading.Thread(target=member.keeper._run, daemon=True)

@@ -37,8 +37,8 @@ def names(pod: list[Member], keys: list[bytes] = KEYS) -> list[str]:
 
 
 def test_golden() -> None:
-    """The same on every machine, numpy and release: a placement that changed with an upgrade would
-    empty every pod. These values are never regenerated."""
+    """Placement is the same on every machine, numpy and release: one that changed with an upgrade
+    would empty every pod. These values are never regenerated."""
     pod = members(1, 2, 3, 1)
     assert ranked(pod, KEYS[:8], 2).tolist() == GOLDEN
     digest = hashlib.sha256(ranked(pod, KEYS, 4).astype("<i4").tobytes()).hexdigest()
@@ -67,7 +67,7 @@ def test_it_is_the_formula() -> None:
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1,) * 16, (1, 2, 5), (100, 1, 50, 7, 7)])
 def test_shares_are_the_weights(weights: tuple[int, ...]) -> None:
-    """Chi-squared against the weights: 5 standard deviations of its own distribution."""
+    """Chi-squared against the weights is within 5 of its standard deviations."""
     found = np.bincount(ranked(members(*weights), KEYS, 1)[:, 0], minlength=len(weights))
     expected = len(KEYS) * np.array(weights) / sum(weights)
     freedom = len(weights) - 1
@@ -98,7 +98,7 @@ def test_a_join_takes_its_share_and_moves_nothing_else(weights: list[int], new: 
 
 
 def test_a_join_of_equals_moves_at_most_one_part_of_all() -> None:
-    """1 / (N + 1), within the statistical error of a sample of this size."""
+    """It moves 1 / (N + 1), within the statistical error of a sample of this size."""
     for count in (1, 3, 7, 15):
         pair = zip(names(members(*[1] * count)), names(members(*[1] * (count + 1))), strict=True)
         moved = sum(old != new for old, new in pair) / len(KEYS)
@@ -145,8 +145,8 @@ def test_how_much_a_change_moves() -> None:
 
 
 def test_former_homes_after_a_change() -> None:
-    """After a join exactly the joined member's shards have a former home, which is the previous
-    one; not after its time, and not a member that is gone. Of two changes the later comes first."""
+    """After a join exactly the new member's shards have a former home, the previous one, until its
+    time is over or the member is gone. Of two changes the later comes first."""
     one, two, three, four = members(1, 1, 2, 1)
     before = checked(PodMap(epoch=1, member=(one, two)), "")
     joined = noted(before, added(before, three), 1000)
@@ -167,7 +167,7 @@ def placed(pod: PodMap) -> list[str]:
 
 
 def test_what_a_map_remembers_is_bounded() -> None:
-    """The last four changes of homes, and no other changes."""
+    """It remembers the last four changes of homes, and no others."""
     pod = PodMap(epoch=1, member=tuple(members(1, 1, 1)))
     for second in range(9):
         state: State = "draining" if second % 2 == 0 else "up"

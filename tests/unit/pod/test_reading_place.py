@@ -3,7 +3,7 @@
 Both call `dpu.pod.heat.read_places`; this test compares what each makes of its answer, over the
 members in the map, the suspected ones, the holders of the shard, its copies, the loads, and the
 number drawn. A member that was home before the map changed is not suspected here: the laboratory
-then asks the next best, and a live host does not.
+would then ask the next best, and a live host would not.
 """
 
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ EVENTS = st.fixed_dictionaries(
 
 
 class Events:
-    """One case, in both: `world` is the live host's, `tier` the laboratory's."""
+    """One case on both sides: `world` is the live host's, `tier` the laboratory's."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Events:
         draw: int,
     ) -> None:
         joins = change == "join"
-        who = MEMBERS - 1 if joins else who  # a member that joins is the last of the list
+        who = MEMBERS - 1 if joins else who  # a joining member is the last of the list
         self.world = world = World(MEMBERS - joins)
         self.tier = tier = Tier(SPEC, Point(MEMBERS, "least-loaded", "none", who), ONE, 1)
         self.contents = [bytes([text + number]) * 16 for number in range(CHUNKS)]
@@ -121,7 +121,7 @@ class Events:
                 one.member = replace(one.member, state="draining")
 
     def _hold(self, daemon: Daemon) -> None:
-        """It has all layers of the shard."""
+        """Give the daemon all layers of the shard."""
         session = daemon.session_open()
         for key in daemon.append(session, [self.name, *self.contents[1:]]).keys:
             for layer in range(LAYERS):
@@ -129,7 +129,7 @@ class Events:
         daemon.session_close(session)
 
     def live(self) -> int:
-        """The member where the host reads it, by its place in the list."""
+        """Return the index of the member where the host reads."""
         sessions = self.world.sessions
         session = sessions.session_open(select_blocks=1)
         sessions.append(session, self.contents)
@@ -138,7 +138,7 @@ class Events:
         return sessions.members.index(shard.at)
 
     def lab(self) -> int:
-        """The member where the laboratory reads; the home if no member has the shard."""
+        """Return the index of the member where the laboratory reads, the home's if none has it."""
         looked = self.tier.look(0, ONE.blocks, 0, NOW_NS)
         assert looked.run in (0, CHUNKS)
         return int((looked.source if looked.run else looked.home)[0])
@@ -154,7 +154,7 @@ def test_a_live_host_and_the_laboratory_read_at_the_same_member(events: dict) ->
 def test_a_side_that_decides_by_itself_is_noticed(
     side: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If one side reads at the home first and at no copy, does some case differ?"""
+    """If one side reads at the home first and at no copy, some case differs."""
     monkeypatch.setattr(
         side,
         "read_places",

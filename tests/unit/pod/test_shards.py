@@ -10,7 +10,7 @@ from offstage.dpu.pod.shards import ShardGrid
 
 
 def plain_sizes(most: int, first: int, length: int) -> list[int]:
-    """The rule, written out: each shard is as long as all before it, at most `most`."""
+    """Return sizes by the plain rule: each shard is as long as all before it, at most `most`."""
     sizes = [min(first or most, most)]
     while sum(sizes) < length:
         sizes.append(min(sum(sizes), most))
@@ -19,7 +19,7 @@ def plain_sizes(most: int, first: int, length: int) -> list[int]:
 
 @given(st.integers(1, 40), st.integers(0, 50), st.integers(1, 400))
 def test_it_is_the_rule_written_out(most: int, first: int, length: int) -> None:
-    """Sizes, starts, counts and the shard of each chunk, of any lengths."""
+    """Sizes, starts, counts and each chunk's shard follow the rule."""
     grid, sizes = ShardGrid(most, first), plain_sizes(most, first, length)
     starts = np.cumsum([0, *sizes[:-1]])
     assert grid.starts(length).tolist() == starts.tolist()
@@ -40,6 +40,6 @@ def test_it_is_the_rule_written_out(most: int, first: int, length: int) -> None:
     ],
 )
 def test_a_maps_shards_in_chunks(first_tokens: int, block_tokens: int, starts: list[int]) -> None:
-    """4,096 tokens at most, the first as the map says, of whole blocks."""
+    """Shards are whole blocks, at most 4,096 tokens, the first as set."""
     pod = PodMap(first_shard_tokens=first_tokens)
     assert pod.grid(block_tokens).starts(9000 // block_tokens).tolist()[: len(starts)] == starts

@@ -1,4 +1,4 @@
-"""Shared by the tests of the report: synthetic runs and summaries, see `synthetic.py`."""
+"""Synthetic runs and summaries for the tests of the report, from `synthetic.py`."""
 
 import runpy
 from pathlib import Path
@@ -17,12 +17,13 @@ def made() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def lab() -> SimpleNamespace:
-    """`lab.points(...)` and `lab.summary(...)`: synthetic too, of a lab; see `lab_synthetic.py`."""
+    """`lab.points(...)` and `lab.summary(...)`: the same for a laboratory run, from
+    `lab_synthetic.py`."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lab_synthetic.py"))))
 
 
 @pytest.fixture(scope="session")
 def whole(lab: SimpleNamespace) -> LabSummary:
-    """A lab's summary with every kind of row."""
+    """A lab summary with every kind of row."""
     summary: LabSummary = lab.summary()
     return summary

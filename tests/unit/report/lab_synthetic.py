@@ -1,7 +1,7 @@
-"""Ledgers and summaries for tests of measurement and report: drawn from a seed, from no real run.
+"""Synthetic ledgers and summaries for tests of measurement and report, drawn from a seed.
 
 Nothing in here is a result. Hit rates follow a formula of buffer and policy, so that a page made of
-them has every section and a reader sees at once that they are invented.
+them has every section and is visibly synthetic.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ PRICES = {"none": 0.0, "window": 0.1, "ema": 0.35, "ema+lookahead": 0.5, "prev_s
 
 
 def info(**changes: Any) -> PointInfo:
-    """A point's setting."""
+    """Return a point's setting."""
     found: dict[str, Any] = {
         "workload": "invented",
         "policy": "none",
@@ -51,7 +51,7 @@ def info(**changes: Any) -> PointInfo:
 
 
 def misses(policy: str, buffer_over_k: float) -> float:
-    """The invented miss rate."""
+    """Return a synthetic miss rate."""
     return (1 - BASE) * (1 - GAINS.get(policy, 0.3)) * buffer_over_k**-0.8
 
 
@@ -63,7 +63,7 @@ def run(
     steps: int = 90,
     layers: int = 6,
 ) -> SeedRun:
-    """Rows with an invented miss rate, worse in layer 1, in the first steps and behind turns."""
+    """Rows with a synthetic miss rate, worse in layer 1, in the first steps and after turns."""
     draw = np.random.default_rng([seed, 7])
     count = sessions * steps * layers
     rows = np.zeros(count, ROW)
@@ -120,7 +120,7 @@ def _counters(rows: npt.NDArray[np.void], policy: str) -> Ledger:
 
 
 def bounds(none: SeedRun) -> SeedBounds:
-    """Bounds above the invented policies, of the same demands as a run."""
+    """Bounds above the synthetic policies, for the same demands as a run."""
     rows = np.zeros(len(none.rows), BOUND_ROW)
     for name in ("session", "step", "layer", "demands", "nontrivial"):
         rows[name] = none.rows[name]
@@ -148,7 +148,7 @@ def points(
     steps: int = 90,
     **setting: Any,
 ) -> list[PointSummary]:
-    """Points of every policy and buffer, measured as a run's are."""
+    """Points of every policy and buffer, measured as those of a run are."""
     size = {"steps": steps}
     reference = [run("none", 2.0, seed, **size) for seed in seeds]
     found = []
@@ -167,7 +167,7 @@ def points(
 
 
 def request_rows() -> list[RequestsRow]:
-    """Prefix caching of two invented traces."""
+    """Prefix caching of two synthetic traces."""
     return [
         RequestsRow(
             trace=trace,
@@ -193,7 +193,7 @@ def request_rows() -> list[RequestsRow]:
 
 
 def summary(**changes: Any) -> LabSummary:
-    """A whole one: points, request rows, a failed point, a manifest."""
+    """A complete summary: points, request rows, a failed point, a manifest."""
     found: dict[str, Any] = {
         "name": "invented",
         "spec": {"name": "invented", "buffer_over_k": [1, 2, 4, 8], "policies": list(GAINS)},

@@ -1,4 +1,4 @@
-"""Synthetic summaries for tests of the report: drawn from a seed, from no real run.
+"""Synthetic summaries for tests of the report, drawn from a seed.
 
 Nothing in here is a result. The shapes resemble a demo's, so that a page made of them has every
 section; the storage names say that they are synthetic.

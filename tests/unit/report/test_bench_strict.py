@@ -1,4 +1,4 @@
-"""Does `--strict` make any missed aim the exit code, and do notes stand above the table?"""
+"""Does `--strict` turn any missed aim into the exit code, and do notes stand above the table?"""
 
 import json
 import os
@@ -39,7 +39,7 @@ SAID = "keys data verified OK\n" + json.dumps(
 
 
 def slow_asic(patch: Patch, folder: Path) -> list[str]:
-    """Measured, at an aim beyond any machine."""
+    """A measured run against an unreachable aim."""
     pytest.importorskip("simpy", reason="no simpy: pip install '.[test]'")
     patch.setattr(asic, "EVENTS_AIM_RATIO", 10**9)
     return ["asic", "--requests", "1000", "--rounds", "1"]
@@ -51,7 +51,7 @@ def slow_qos(patch: Patch, folder: Path) -> list[str]:
 
 
 def slow_core(patch: Patch, folder: Path) -> list[str]:
-    """A short trace, measured; decode and the laboratory as in an earlier run."""
+    """A short trace is measured; decode and the laboratory come from an earlier run."""
     pytest.importorskip("libcachesim", reason="the reference: pip install '.[test]'")
     patch.setattr(core, "FLAT_AIM_RATIO", 10**9)
     patch.setattr(core, "_traces", lambda *_: [("short", core.dense(np.arange(4096) % 640))])
@@ -104,7 +104,7 @@ def slow_links(patch: Patch, folder: Path) -> list[str]:
 
 
 def slow_l2(patch: Patch, folder: Path) -> list[str]:
-    """As fast as files, and not faster."""
+    """An adapter as fast as files, and no faster."""
     patch.setattr(l2, "_adapter", lambda *_: nullcontext({}))
     patch.setattr(l2, "_run", lambda *_: SAID)
     (folder / "lmcache").touch()
@@ -129,7 +129,7 @@ BENCHES: dict[str, tuple[Callable[[Patch, Path], list[str]], str]] = {
 def test_strict_decides_after_the_file_is_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Aims and table are the bench's own. Without it a missed aim is a word in the table; with it
+    """Aims and table are the bench's own. A missed aim is a word in the table; `--strict` makes it
     the exit code, and the file stays."""
     make, aim = BENCHES[name]
     words = ["bench", *make(monkeypatch, tmp_path), "--out", str(tmp_path / "found.json")]
@@ -146,7 +146,7 @@ def test_strict_decides_after_the_file_is_written(
 def test_a_verdict_that_is_no_fails_the_bench(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Always, and with its name; one that could not be judged does not."""
+    """It fails always and by name; a verdict that could not be judged does not."""
     found = BenchResult(verdicts={"no_wrong_byte": False, "all_ended_well": True, "late": None})
     owner = {"soak": "soak.bench_soak", "schedule": "pod.reuse.bench_schedule"}[name]
     monkeypatch.setattr(f"offstage.testbeds.bench.{owner}", lambda **_: found)

@@ -1,4 +1,4 @@
-"""Do the benches' tables say reached and missed as the figures say, and fit a terminal?"""
+"""Do the benches' tables say "reached" and "missed" where the figures do, and fit a terminal?"""
 
 import io
 import re
@@ -16,7 +16,7 @@ WIDTH = 80
 
 
 def printed(table: Table) -> list[str]:
-    """As a command prints it in a terminal of 80 columns."""
+    """Return the lines a command prints in 80 columns."""
     out = io.StringIO()
     Console(file=out, width=WIDTH, soft_wrap=True, color_system=None).print(folded(table.drawn()))
     return [line.rstrip() for line in out.getvalue().splitlines()]
@@ -24,7 +24,7 @@ def printed(table: Table) -> list[str]:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_table_fits_80_columns(name: str) -> None:
-    """Does every cell stand whole and apart from its neighbours, and is every share one?"""
+    """Every cell is whole and apart from its neighbours, and every share is 0 to 100 %."""
     for table in RESULTS[name].tables():
         lines = printed(table)
         text = "\n".join(lines)
@@ -39,7 +39,7 @@ def test_every_table_fits_80_columns(name: str) -> None:
 
 
 def test_of_nothing_there_is_no_hit_rate() -> None:
-    """Hits of blocks of which none was known: a dash, and not their number in percent."""
+    """Without known blocks the hit rate is a dash, not the number of hits in percent."""
     (line,) = [one for one in printed(POD.own_tables()[0]) if one.startswith("no fault ")][:1]
     assert line.split() == ["no", "fault", "12,854", "–"]
 
@@ -57,7 +57,7 @@ def test_of_nothing_there_is_no_hit_rate() -> None:
     ],
 )
 def test_aims_stand_at_their_rows(name: str, reached: list[str], missed: list[str]) -> None:
-    """In the terminal, and the same cells in the same order on a page."""
+    """A page has the same cells in the same order as the terminal."""
     result = RESULTS[name]
     table = result.tables()[0]
     lines, page = printed(table), as_html(table)
@@ -70,7 +70,7 @@ def test_aims_stand_at_their_rows(name: str, reached: list[str], missed: list[st
 
 
 def test_an_aim_is_judged_by_values() -> None:
-    """At its bound, beyond it, and where it did not come to a value."""
+    """An aim is judged at its bound, beyond it, and without a value."""
     assert [aimed(one, "<=", 1.5).met for one in (1.5, 1.6, None)] == [True, False, False]
     assert [aimed(one, ">=", 1.5).met for one in (1.5, 1.4)] == [True, False]
     assert not aimed(60, "<", 60, "s").met

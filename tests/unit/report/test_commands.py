@@ -33,7 +33,7 @@ def test_trace_info_as_json_holds_the_definitions(capsys: pytest.CaptureFixture[
 
 
 def test_values_are_shown_as_people_write_them() -> None:
-    """Is there no tuple, no None and no False in a table of names and values?"""
+    """A table of names and values shows no tuple, no None and no False."""
     shown = table({"one": (682,), "off": False, "none": None, "empty": [], "names": ["a", "b"]})
     assert [list(column.cells) for column in shown.columns][1] == [
         "682",
@@ -80,7 +80,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_a_damaged_log_and_a_page_without_a_path_are_bad_input(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Are errors that the user can fix reported as bad input, not as a failed run?"""
+    """Errors that the user can fix are reported as bad input, not as a failed run."""
     (tmp_path / "garbage").write_bytes(bytes(range(256)))
     write_summary(made.summary(), tmp_path / "summary.json")
     for words in (
@@ -103,7 +103,7 @@ def test_no_command_prints_the_help(words: list[str], capsys: pytest.CaptureFixt
 def test_an_interrupted_demo_says_what_it_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After Ctrl-C: one line that names the files, exit code 130, no traceback?"""
+    """Ctrl-C gives one line that names the files, exit code 130, and no traceback."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

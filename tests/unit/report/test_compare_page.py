@@ -1,4 +1,4 @@
-"""Is the page of a comparison whole: each picture there, with units on its axes and provenance?"""
+"""Is a comparison's page complete: all pictures, with units on their axes and provenance?"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Is a recorded run found, and is one that cannot be compared refused in one line?"""
+"""Is a recorded run found, and one that cannot be compared refused in one line?"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do the page, the file and the reference have the same text for each figure?"""
+"""Do the page, the file and the reference give each figure the same text?"""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_demo_and_lab_have_one_name_and_label_for_a_figure() -> None:
-    """A word of the one that ends in `_rate` has no twin in the other without it."""
+    """No key that ends in `_rate` has a twin without it in the other."""
     lab = {one.key: one.label for one in LAB_DEFINITIONS}
     demo = {one.key: one.label for one in DEFINITIONS}
     both = demo.keys() & lab.keys()

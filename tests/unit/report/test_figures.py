@@ -1,4 +1,4 @@
-"""Is every figure of every page a file at the size of a paper, from one command, the same twice?"""
+"""Does one command write every figure of every page as a file of a paper's size, reproducibly?"""
 
 import json
 import re
@@ -42,7 +42,7 @@ ENGINE = {
 
 
 def widths_inches(folder: Path) -> set[float]:
-    """Of the PNG files, by their headers."""
+    """Return the PNG files' widths by their headers."""
     found = set()
     for path in folder.glob("*.png"):
         width, _ = struct.unpack(">II", path.read_bytes()[16:24])
@@ -76,7 +76,7 @@ def names_of(sections: Sequence[object]) -> list[str]:
 def test_the_command_writes_every_figure_of_a_demo(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of the page by name, bars of markup too, each as SVG, PDF and PNG."""
+    """Figures have the page's names, bars of markup included, each as SVG, PDF and PNG."""
     stage = StageTimes(
         count=70, ns_mean=5e4, ns_p50=1023, ns_p90=90_000, ns_p99=120_000, ns_max=130_000
     )
@@ -106,7 +106,7 @@ def test_the_command_writes_every_figure_of_a_demo(
 
 
 def test_a_lab_run_and_a_comparison_have_theirs(lab: SimpleNamespace, tmp_path: Path) -> None:
-    """Every section of the page that is a picture, and nothing twice."""
+    """Every section of the page that is a picture is written, and none twice."""
     write_lab_summary(lab.summary(), tmp_path / "summary.json")
     names = names_of(figures_of_file(tmp_path / "summary.json"))
     assert names == ["pareto", "buffer", "hints", "misses", "layers", "lead", "requests"]
@@ -140,7 +140,7 @@ def test_an_engines_file_has_its_own_and_another_is_refused(
 
 
 def test_the_same_figure_gives_the_same_bytes(lab: SimpleNamespace, tmp_path: Path) -> None:
-    """No date, no random name: a page and its files can be compared byte by byte."""
+    """Without dates and random names, pages and their files can be compared byte by byte."""
     summary = lab.summary(points=lab.points(policies=("none", "ema"), buffers=(1.0, 2.0)))
     path = tmp_path / "summary.json"
     write_lab_summary(summary, path)
@@ -153,7 +153,7 @@ def test_the_same_figure_gives_the_same_bytes(lab: SimpleNamespace, tmp_path: Pa
 
 
 def test_differences_without_values_are_a_page_too(tmp_path: Path) -> None:
-    """A figure that neither side has, as hits of demands where none was non-trivial."""
+    """Neither side may have a figure, such as hits of demands without non-trivial ones."""
     paths = write_differences([difference(None)], tmp_path, "1")
     assert set(paths) == {"html", "csv", "tex", "json"}
 
@@ -179,8 +179,8 @@ def test_names_of_plots_are_file_names_and_no_two_are_one(tmp_path: Path) -> Non
 
 
 def test_a_page_shows_what_the_files_hold(lab: SimpleNamespace) -> None:
-    """A single picture is drawn wide and once more for phones; one of several only once. No two
-    names in a page are the same."""
+    """A single picture is drawn wide and once more for phones, one of several only once. Names in a
+    page are unique."""
     few: dict[str, Any] = {"policies": ("none", "ema"), "buffers": (1.0, 2.0), "seeds": (1,)}
     alone = lab.points(**few)
     beside = alone + lab.points(**few, hbm_pool_over_k=2.0)

@@ -28,7 +28,7 @@ def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(text=st.text(max_size=60))
 def test_any_text_survives(made: SimpleNamespace, tmp_path: Path, text: str) -> None:
-    """Lists are written on one line each: that must not reach into a text that looks like one."""
+    """Each list is written on one line; a text that looks like a list is left as it is."""
     held = text + "[\n1, 2\n]"
     load = msgspec.structs.replace(made.WORKLOAD, sentence=held, policy={held: [held]})
     summary = made.summary(runs=[], command=held, workload=load)

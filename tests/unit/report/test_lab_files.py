@@ -1,4 +1,4 @@
-"""Is the file of a lab's results read back whole, and an unreadable one refused in one line?"""
+"""Is a lab's result file read back in full, and an unreadable one refused in one line?"""
 
 import json
 from pathlib import Path

@@ -56,7 +56,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Outline(HTMLParser):
-    """Checks nesting, and collects sections, tags and attributes."""
+    """Checks nesting and collects sections, tags and attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -107,8 +107,8 @@ def plain(text: str) -> str:
 
 
 def test_the_sentence_says_what_and_against_what(whole: LabSummary, shown: str) -> None:
-    """Recomputed from the points of the lower middle buffer: the best within 1.3 times the
-    reference's traffic, its baseline, and the better one that costs more."""
+    """It names the best policy within 1.3 times the reference's traffic, its baseline, and the
+    better one that costs more, recomputed from the points of the lower middle buffer."""
     sentence = plain(lab_sentence(whole))
     rows = {p.info.policy: p for p in whole.points if p.info.buffer_over_k == 2.0}
     spent = {name: p.traffic_vs_reference for name, p in rows.items()}
@@ -139,8 +139,8 @@ def test_the_sentence_says_what_and_against_what(whole: LabSummary, shown: str) 
 
 
 def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
-    """A buffer or a pool of the whole context, k of the whole context, and two requests: in the
-    sentence before any figure, and in the notes with how many points each is true of."""
+    """A buffer, pool or k of the whole context, or only two requests: the sentence says so before
+    any figure, the notes with the number of points it holds for."""
     (point,) = lab.points(policies=("none",), buffers=(2.0,))
     assert why_vacuous(point) == [] and notes_of([point]) == []
     for context, pool, why in (
@@ -162,7 +162,7 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
 
 
 def test_the_sentence_omits_a_gap_that_was_not_closed(lab: SimpleNamespace) -> None:
-    """Where no prefetch is the best that is not dear, the bound is named, and no share of a gap."""
+    """If no prefetch is the best within the traffic, the bound is named, and no share of a gap."""
     found = lab.points(policies=("none", "prev_step"), buffers=(2.0,))
     none, other = found
     worse = msgspec.structs.replace(
@@ -181,7 +181,8 @@ def test_the_sentence_omits_a_gap_that_was_not_closed(lab: SimpleNamespace) -> N
 
 
 def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) -> None:
-    """Recomputed over the facets: least and most of the best, and of the gain; so do the tiles."""
+    """Sentence and tiles have the least and most of the best and of the gain, recomputed over
+    facets."""
     few: dict[str, Any] = {"policies": ("none", "window", "ema"), "buffers": (2.0,)}
     points = [
         msgspec.structs.replace(
@@ -209,7 +210,7 @@ def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) ->
 def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
     lab: SimpleNamespace,
 ) -> None:
-    """Not the largest capacity, where every setting is good."""
+    """At the largest capacity every setting is good, so it is not named."""
     rows = [row for row in lab.request_rows() if row.trace == "invented chat"]
     small = min(row.capacity_share for row in rows)
     rows = [
@@ -229,7 +230,7 @@ def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
 def test_the_scale_of_hits_halves_the_misses_with_equal_distances(values: list[float]) -> None:
-    """All values lie on it in their order, none on the line of 100 % that does not belong there."""
+    """All values lie on it in order, and only those of exactly 100 % are on its line."""
     y = hit_scale(values)
     found = [y(value) for value in sorted(values)]
     assert found == sorted(found) and found[0] >= 0.0
@@ -271,7 +272,7 @@ def test_the_limit_under_the_cap_says_why_it_is_all_hits(whole: LabSummary, show
 def test_a_table_of_points_fits_a_screen_and_holds_every_column(
     whole: LabSummary, shown: str
 ) -> None:
-    """Ten columns in the table that is seen, the others in one below it that is folded."""
+    """Ten columns are in the visible table, the others in a folded one below it."""
     text = unescape(shown)
     section = text[text.index('id="points"') : text.index('id="buffer"')]
     seen, folded = section.split("<summary>More columns", 1)
@@ -292,7 +293,7 @@ def test_every_point_and_bound_is_in_the_table(whole: LabSummary, shown: str) ->
 
 
 def test_the_front_is_what_no_point_beats(whole: LabSummary, shown: str) -> None:
-    """By comparing all pairs: every mark that another beats is faint, and no other."""
+    """Exactly the marks that another beats are faint, by comparison of all pairs."""
     text = shown
     section = text[text.index('id="pareto"') : text.index('id="points"')]
     wide = section[: section.index('class="narrow"')]
@@ -316,7 +317,7 @@ def test_the_front_is_what_no_point_beats(whole: LabSummary, shown: str) -> None
 
 
 def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> None:
-    """Points at other pools or caps are never joined by a line."""
+    """Points with different pools or caps are never joined by a line."""
     few: dict[str, Any] = {"policies": ("none", "ema"), "buffers": (1.0, 2.0), "seeds": (1,)}
     made = lab.points(**few) + lab.points(**few, hbm_pool_over_k=2.0)
     view = view_of(made)
@@ -340,7 +341,7 @@ def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> N
 
 
 def test_what_reads_nothing_ahead_stands_beside_each_cap(lab: SimpleNamespace) -> None:
-    """A policy without prefetch has no cap: each cap's policies are compared with it."""
+    """A policy without prefetch has no cap, and each cap's policies are compared with it."""
     few: dict[str, Any] = {"buffers": (2.0,), "seeds": (1,)}
     none = lab.points(policies=("none",), bandwidth_bytes_per_s=0, **few)
     capped = [
@@ -362,7 +363,7 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
-    """The same tags and attributes, whatever the names of policies, workloads and notes."""
+    """Tags and attributes are the same whatever the names of policies, workloads and notes."""
     points = lab.points(policies=("none",), buffers=(2.0,), seeds=(1,))
 
     def page(word: str) -> Outline:
@@ -396,7 +397,7 @@ def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
         )
 
     plain, attacked = page("word"), page(HOSTILE)
-    # A longer name stands elsewhere in a picture, or is left out: the same kinds of tags.
+    # A longer name moves in a picture or is left out; the kinds of tags are the same.
     assert set(attacked.tags) == set(plain.tags) and attacked.tags.count("script") == 1
     assert set(attacked.names) == set(plain.names)
 
@@ -432,7 +433,7 @@ def test_a_point_of_which_nothing_is_known_is_a_page_too(lab: SimpleNamespace) -
 
 
 def test_the_reference_page_defines_every_figure() -> None:
-    """Is each figure, key and column of a result named on the page?"""
+    """The page names each figure, key and column of a result."""
     from offstage.testbeds.lab.results.ledger_file import ledger_columns
 
     assert [entry.key for entry in LAB_DEFINITIONS] == list(PointSummary.__struct_fields__)

@@ -35,15 +35,15 @@ def test_known_values(form: object, value: float, text: str) -> None:
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
 def test_all_and_nothing_are_never_rounded_to(share: int, more: int) -> None:
-    """100 % and 0 % are said of exactly all and nothing: one miss in millions still shows."""
+    """Only exactly all and nothing read 100 % and 0 %: one miss in millions still shows."""
     shown = numbers.percent(share / (share + more))
     assert not shown.startswith(("100", "0.0 "))
     assert numbers.percent(1.0) == "100.0 %" and numbers.percent(0.0) == "0.0 %"
 
 
 def test_what_is_per_second_is_never_a_time() -> None:
-    """Do rates of the configuration, of results and of a node's links have their own unit under
-    every key, never a time's; and do times have one?"""
+    """Rates of the configuration, of results and of a node's links have their own unit under every
+    key, never a time's; times have one."""
     rates = [
         one.name
         for kind in (*SECTIONS.values(), Tenant)

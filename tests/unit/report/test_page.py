@@ -31,7 +31,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Outline(HTMLParser):
-    """Checks nesting, and collects sections, tags, texts and attributes."""
+    """Checks nesting and collects sections, tags, texts and attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_every_section_stands_in_order(made: SimpleNamespace, shown: str) -> Non
     found = outline(text)
     assert found.sections == ["notes", *SECTIONS]
     assert len(found.ids) == len(set(found.ids))
-    # Panels of two storages once each; what is alone, wide and narrow.
+    # A panel per storage is drawn once; a single picture is drawn wide and narrow.
     assert found.tags.count("svg") == 8 and text.count("<figcaption>") == 6
     assert escape(made.summary().sentence.split(";")[0]) in text
 
@@ -101,7 +101,7 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
-    """The same tags and attributes, whatever the names, notes and commands."""
+    """Tags and attributes are the same whatever the names, notes and commands."""
 
     def page(word: str) -> Outline:
         runs = [
@@ -127,7 +127,7 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
         )
 
     plain, attacked = page("word"), page(HOSTILE)
-    # A longer name stands elsewhere in a picture, or is left out: the same kinds of tags.
+    # A longer name moves in a picture or is left out; the kinds of tags are the same.
     assert set(attacked.tags) == set(plain.tags) and attacked.tags.count("script") == 1
     assert {name for name, _ in attacked.attributes} == {name for name, _ in plain.attributes}
 
@@ -155,7 +155,7 @@ def test_no_run_is_a_page_too(made: SimpleNamespace) -> None:
 
 
 def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
-    """The line of window + ema in each plot, its point and its swatches carry the same variable."""
+    """The line of window + ema in each plot, its point and its swatches use the same variable."""
     runs = [made.run(("window", "ema")), made.run((), hit=0.8)]
     text = render(made.summary(runs=runs, curve=[]))
     plots = re.findall(r"(?:stroke|fill): (var\(--set-[^)]*\))", text)
@@ -164,7 +164,7 @@ def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
 
 
 def test_a_point_of_a_run_stands_beside_it(made: SimpleNamespace, shown: str) -> None:
-    """For each storage of the run; a page without such points does not mention them."""
+    """Each storage of the run has its point; a page without points does not mention them."""
     summary = made.summary()
     assert "in virtual time:" not in shown
     run = summary.runs[1]
@@ -185,7 +185,7 @@ def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None
 
 
 def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace, shown: str) -> None:
-    """Are the stages of the fullest set drawn and listed, and no section made where none is?"""
+    """The fullest set's stages are drawn and listed; without stages there is no section."""
     stage = StageTimes(
         count=70, ns_mean=5e4, ns_p50=1023, ns_p90=90_000, ns_p99=120_000, ns_max=130_000
     )
@@ -200,7 +200,7 @@ def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace, show
 
 
 def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace, shown: str) -> None:
-    """Of each provenance their own, and nothing of it without baselines."""
+    """Each provenance has its own table; a page without baselines has none."""
     assert 'id="baselines"' not in shown
     beside = [made.run((), "a drive", "measured", name="g3", fetch_ms_p99=8.0)]
     text = render(made.summary(baselines=beside))
@@ -213,8 +213,8 @@ def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace, shown: str
 def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
     made: SimpleNamespace, shown: str
 ) -> None:
-    """Each span is one bar with its tooltip, of the fullest run and its counterpart a layer
-    ahead."""
+    """Each span of the fullest run and of its counterpart a layer ahead is one bar with a
+    tooltip."""
     spans = [
         ("fetch", 0, 0.0, 900.0),
         ("fetch", 0, 100.0, 400.0),
@@ -238,8 +238,8 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
 
 
 def test_the_page_says_what_writing_cost(made: SimpleNamespace) -> None:
-    """Does it show the bytes of prefill and decode, those for a hit, amplification, DWPD, and a
-    dash for an unknown drive life; and no table without wear data?"""
+    """It shows the bytes of prefill and decode, those for a hit, amplification, DWPD, and a dash
+    for an unknown drive life; without wear data there is no table."""
     told = made.summary()
     section = render(told).partition('id="wear"')[2]
     for shown in ("2.89 GiB", "19.1 MiB", "1.07×", "0.412", '<td class="number">–'):

@@ -1,4 +1,4 @@
-"""Does the sentence agree with the numbers, also when they are bad?"""
+"""Does the sentence agree with the numbers, even when they are bad?"""
 
 from types import SimpleNamespace
 

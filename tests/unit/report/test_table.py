@@ -49,7 +49,7 @@ def test_the_console_table_fits_100_columns_and_is_whole(made: SimpleNamespace) 
 def test_a_note_keeps_what_stands_in_brackets(
     made: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A fix that names an extra is text, and no markup of the terminal."""
+    """A fix that names an extra is text, not terminal markup."""
     from offstage.testbeds.cli.common import Format
     from offstage.testbeds.cli.summary import print_summary
 

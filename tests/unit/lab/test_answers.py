@@ -1,5 +1,4 @@
-"""Is a policy called once for all points that get the same answer, and is each answered as if
-alone?"""
+"""Is a policy called once for all points with one answer, and each answered as if alone?"""
 
 from typing import Any, ClassVar
 

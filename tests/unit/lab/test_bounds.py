@@ -104,8 +104,7 @@ class PlainModel:
         return len(row) - len(misses)
 
     def prefetch(self, now: int, credit: float) -> float:
-        """Read the blocks needed soonest until credit or room runs out; return the remaining
-        credit."""
+        """Read the blocks needed soonest until credit or room runs out; return the credit left."""
         for time in range(now, len(self.rows)):
             for block in self.rows[time]:
                 if not self.costs(block):
@@ -295,8 +294,7 @@ def accesses(path: Path) -> npt.NDArray[np.int64]:
 
 
 def reference_hits(demands: Demands, slots: int) -> int:
-    """Return libCacheSim's Belady hits, by its oracleGeneral format: time, id, size, next access or
-    -1."""
+    """Return libCacheSim's Belady hits, from oracleGeneral: time, id, size, next access or -1."""
     lcs = pytest.importorskip("libcachesim")
     ids = demands.demands
     order = np.argsort(ids, kind="stable")
@@ -316,8 +314,7 @@ def reference_hits(demands: Demands, slots: int) -> int:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
-    """On real traces hits are exactly those of libCacheSim's Belady, and OPT is the reference
-    file's."""
+    """On real traces hits equal libCacheSim's Belady, and OPT is the reference file's."""
     reference = json.loads((traces / "reference_stats.json").read_text())
     want = reference["traces"][name]
     demands = Demands.flat(accesses(traces / name))
@@ -363,8 +360,7 @@ def test_flat_counts_are_those_of_others(traces: Path, name: str) -> None:
     ],
 )
 def test_bad_input_is_refused(demands: Demands, slots: int) -> None:
-    """A buffer below a row, a repeated block in one, and each array of a wrong size are one
-    error."""
+    """A buffer below a row, a block twice in one, and an array of a wrong size are one error."""
     with pytest.raises(BadInput):
         belady(demands, slots)
 

@@ -1,5 +1,4 @@
-"""Does a spec open the policy it names, and is every invalid answer or package refused in one
-line?"""
+"""Does a spec open the policy it names, and is every bad answer or package one line?"""
 
 import re
 from collections.abc import Callable

@@ -205,8 +205,7 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
 
 
 def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
-    """The published runs keep their layers, steps and blocks; a spec that contradicts them is
-    refused."""
+    """The published runs keep their layers, steps and blocks; a contradicting spec is refused."""
     file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
     found = runs(
         "window+ema",

@@ -50,8 +50,8 @@ def test_blocks_lie_where_the_plain_model_has_them(
     place_last: bool,
     filled: int,
 ) -> None:
-    """At any thresholds, inclusive or exclusive: the tier of each block after each read, the tier
-    that served it, and what was written to each."""
+    """Each block's tier after each read, the tier that served it and all writes agree, inclusive or
+    exclusive, at any thresholds."""
     sizes = sorted(sizes)
     within = promote[: len(sizes)]
     tiers = opened(sizes, within, exclusive=exclusive, place_last=place_last)
@@ -120,8 +120,7 @@ def test_a_block_moves_up_only_when_it_comes_back_soon_enough() -> None:
 
 
 def test_an_idle_tier_takes_its_latency_and_its_link() -> None:
-    """Two concurrent reads wait for each other's transfer, not for a latency: the link is one
-    server."""
+    """Two concurrent reads share the link, which is one server; their latencies overlap."""
     one = TierCosts(CHUNKS, latency_ps=50_000, read_ps=7_000, write_ps=11_000)
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK), [one])
     assert [read(tiers, 0, chunk) for chunk in range(3)] == [57_000, 64_000, 71_000]
@@ -157,8 +156,7 @@ def test_a_drive_takes_the_time_of_its_model_and_the_link_before_it_comes_on_top
 
 
 def test_a_wait_is_that_of_the_tier_whose_read_ended_it() -> None:
-    """Of a command's reads, its hit waited for the slowest; a hit without a read belongs to no
-    tier."""
+    """A hit waits for its command's slowest read; a hit without a read belongs to no tier."""
     costs = [TierCosts(4, NEVER, latency_ps=2_000_000), TierCosts(CHUNKS, latency_ps=9_000_000)]
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 2, BLOCK), costs)
     tiers.fill(0, np.arange(6, dtype=np.uint32))  # 0 and 1 have left the first

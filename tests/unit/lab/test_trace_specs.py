@@ -76,8 +76,7 @@ def test_a_traced_workload_is_the_same_again_and_in_other_slabs(tmp_path: Path) 
 
 
 def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
-    """Every combination has a row, and a cache with room for all blocks hits as an unlimited one
-    does."""
+    """Every combination has a row, and a cache with room for all blocks equals an unlimited one."""
     rows = requests_of(spec_of(REQUESTS, tmp_path), Silent())
     assert {(row.eviction, row.capacity_share) for row in rows} == {
         (name, share) for name in ("lru", "sieve") for share in (0.1, 1.0)

@@ -217,8 +217,7 @@ def test_keys_of_long_contexts_are_wider() -> None:
 
 @pytest.mark.parametrize("begins", [None, [0, 5]])
 def test_credit_is_shared_by_the_decoding_sessions(begins: list[int] | None) -> None:
-    """Each row earns the bytes that pass while a layer computes, divided by the sessions of that
-    step."""
+    """The bytes that pass while a layer computes are divided by the sessions of that step."""
     workload = Drawn(1, 2, (8, 4))
     collector = Collector(workload, (4,), begins=begins)
     collector.collect()
@@ -332,8 +331,7 @@ def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
 
 
 def test_what_breaks_the_contract_is_refused() -> None:
-    """Each violation is one error: wrong order, missing slabs, unwritten blocks, too many, no
-    scores."""
+    """Each is one error: wrong order, missing slabs, unwritten blocks, too many, no scores."""
     workload = Drawn(3, 2, (6,))
     first, second = workload.slabs(0, 3)
     with pytest.raises(BadInput, match="in order"):

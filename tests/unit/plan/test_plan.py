@@ -196,8 +196,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: dict[str, Any], says
 
 
 def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
-    """A daemon with blocks of this model reads the plan's keys, and keeps, admits and fetches by
-    the plan's rules."""
+    """A daemon with blocks of this model reads the plan's keys and follows its rules."""
     plan = planned()
     rules = {one.name: one.figure.value for one in plan.rules if one.figure is not None}
     config = load(

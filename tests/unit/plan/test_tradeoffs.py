@@ -28,8 +28,7 @@ def test_a_prefilled_million_tokens() -> None:
     ("usd_per_gb", "hours"), [(12, 1.5), (3, 5.9), (15.6, 1.14), (0.36, 49.5), (0.4, 44.6)]
 )
 def test_what_comes_back_sooner_is_kept(usd_per_gb: float, hours: float) -> None:
-    """Rent against GPU time: every tier pays for reuse within minutes, and 8 bits double the
-    time."""
+    """Rent against GPU time: any tier pays for reuse within minutes; 8 bits double the time."""
     assert at.hold_limit_s(B, usd_per_gb, C_PREFILL) / 3_600 == near(hours)
     assert at.hold_limit_s(B / 2, usd_per_gb, C_PREFILL) / 3_600 == near(2 * hours)
 

@@ -152,8 +152,8 @@ STRUCK = [
     ],
 )
 def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> None:
-    """The exception, once, is a block written elsewhere meanwhile. By then every member has been
-    struck."""
+    """All members have been struck by then. Only a block written elsewhere meanwhile is explained,
+    once."""
     one = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 0.1, misses=Counter({miss: 1}))
     assert Reasons(STRUCK, [], [], DEADLINE_S).has(one, miss) is explained
 
@@ -172,8 +172,7 @@ def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> N
 def test_a_fault_is_a_reason_for_its_time(
     what: str, begin_s: float, end_s: float, explained: bool
 ) -> None:
-    """It is one from its earliest possible begin until hosts noticed its end, at that member
-    only."""
+    """It is one from its earliest possible begin until hosts noticed its end, at that member."""
     done = [Done(50.0, "stop", "dpu1"), Done(80.0, "stop", "dpu1", healed=True)]
     seen = [
         Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),

@@ -1,5 +1,4 @@
-"""Does `offstage pod` change a map as requested, print what moves, and refuse bad input in one
-line?"""
+"""Does `offstage pod` change a map as asked, print what moves, and refuse bad input in one line?"""
 
 import json
 from pathlib import Path

@@ -58,8 +58,7 @@ def test_a_copy_that_was_lost_is_told_of_no_more() -> None:
 
 
 def test_what_a_drain_pushes() -> None:
-    """It pushes the hot and the pinned shards, hottest first; a pin ends when no host reports it
-    any more."""
+    """It pushes hot and pinned shards, hottest first; a pin ends when no host reports it."""
     home = Exceptions()
     home.told(report(5000), S)
     home.told(ShardReport(OTHER, 1, pinned=True), S)

@@ -50,7 +50,7 @@ class World:
         self.left: list[Host] = []
 
     def start(self, name: str = "a", serves: bool = True) -> PodMember:
-        """Start a member, without serving if not `serves`."""
+        """Start a member as a daemon does."""
         config = Config(pod=Pod(map=str(self.place), name=name))
         (self.folder / name).mkdir(exist_ok=True)
         hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
@@ -233,8 +233,7 @@ def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str)
 
 
 def test_a_host_with_a_newer_map_waits_until_it_is_carried_out(world: World) -> None:
-    """Otherwise the host would read deleted blocks here, and put them where the deletion is already
-    done."""
+    """Otherwise the host would read deleted blocks, and put them where they are deleted already."""
     member = world.start()
     newer = world.map.change(lambda pod: deleted(pod, "lab"))
     for turned in (lambda: None, member.keeper.beat):

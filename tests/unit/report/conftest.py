@@ -17,8 +17,7 @@ def made() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def lab() -> SimpleNamespace:
-    """`lab.points(...)` and `lab.summary(...)`: the same for a laboratory run, from
-    `lab_synthetic.py`."""
+    """`lab.points(...)` and `lab.summary(...)`: the same for a lab, from `lab_synthetic.py`."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lab_synthetic.py"))))
 
 

@@ -179,8 +179,8 @@ def test_names_of_plots_are_file_names_and_no_two_are_one(tmp_path: Path) -> Non
 
 
 def test_a_page_shows_what_the_files_hold(lab: SimpleNamespace) -> None:
-    """A single picture is drawn wide and once more for phones, one of several only once. Names in a
-    page are unique."""
+    """A single picture is drawn wide and once more for phones, one of several only once. No two
+    names in a page are the same."""
     few: dict[str, Any] = {"policies": ("none", "ema"), "buffers": (1.0, 2.0), "seeds": (1,)}
     alone = lab.points(**few)
     beside = alone + lab.points(**few, hbm_pool_over_k=2.0)

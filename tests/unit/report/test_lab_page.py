@@ -181,8 +181,7 @@ def test_the_sentence_omits_a_gap_that_was_not_closed(lab: SimpleNamespace) -> N
 
 
 def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) -> None:
-    """Sentence and tiles have the least and most of the best and of the gain, recomputed over
-    facets."""
+    """Sentence and tiles span the facets: least and most of the best, and of the gain."""
     few: dict[str, Any] = {"policies": ("none", "window", "ema"), "buffers": (2.0,)}
     points = [
         msgspec.structs.replace(

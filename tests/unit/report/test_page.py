@@ -213,8 +213,8 @@ def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace, shown: str
 def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
     made: SimpleNamespace, shown: str
 ) -> None:
-    """Each span of the fullest run and of its counterpart a layer ahead is one bar with a
-    tooltip."""
+    """Each span is a bar with a tooltip, in the fullest run and in its counterpart a layer
+    ahead."""
     spans = [
         ("fetch", 0, 0.0, 900.0),
         ("fetch", 0, 100.0, 400.0),

@@ -1,5 +1,4 @@
-"""Do the laboratory's processes meet the figures they were fitted to, and are these counted
-correctly?
+"""Do the laboratory's processes meet the figures they were fitted to, and is it counted correctly?
 
 The stated errors are those of eight seeds that the search did not use, at the committed parameters.
 The two drift figures scatter most: their standard errors alone are .03 and .02. The figures of
@@ -107,8 +106,8 @@ def _beyond(name: str, params: ProcessParams) -> set[str]:
 
 @pytest.mark.parametrize("name", OF_BLOCKS)
 def test_a_process_of_blocks_gives_what_its_tokens_give(name: str) -> None:
-    """A process of blocks meets the derived figures; that of its tokens does not, if used for
-    blocks."""
+    """A process of blocks meets the derived figures; its tokens' process used for blocks does
+    not."""
     process = PROCESSES[name]
     assert set(process.fitted_to) == set(STATISTICS)
     assert _beyond(name, process.params) == set()
@@ -211,8 +210,7 @@ def test_shares() -> None:
 
 
 def test_the_search_finds_a_valley() -> None:
-    """The search finds a curved function's minimum within its evaluations, the same one every
-    time."""
+    """The search finds a curved function's minimum within its evaluations, and is deterministic."""
     spent: list[Any] = []
 
     def curved(point: npt.NDArray[np.float64]) -> float:
@@ -227,8 +225,7 @@ def test_the_search_finds_a_valley() -> None:
 
 
 def test_profiles_give_every_layer_a_process() -> None:
-    """At every size, a quarter of the mixed profile is unstable, and other profiles have one
-    process."""
+    """At every size, a quarter of the mixed profile is unstable; others have one process."""
     seen: set[str] = set()
     for profile in PROFILES:
         for unit_tokens in (1, BLOCKS_FROM_TOKENS - 1, BLOCKS_FROM_TOKENS, BLOCK_TOKENS):

@@ -126,8 +126,7 @@ def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
 
 
 def test_lmcache_text_becomes_chained_blocks_in_order_of_time(tmp_path: Path) -> None:
-    """A prompt's text is hashed by prefix, lengths are in tokens, and requests are ordered by
-    time."""
+    """A prompt's text is hashed by prefix, lengths are in tokens, and the order is that of time."""
     trace = open_trace(jsonl(tmp_path / "session.jsonl", *CALLS))
     assert trace.arrival_s.tolist() == [0.0, 2.0]
     assert trace.input_tokens.tolist() == [64, 75] and trace.output_tokens.tolist() == [0, 10]
@@ -270,8 +269,7 @@ def test_runs_hold_the_ids_in_order(ids: list[int]) -> None:
 def test_the_command_imports_and_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`trace info` reads the output of `trace import`, and a refusal takes one line with exit code
-    2."""
+    """`trace info` reads the output of `trace import`; a refusal is one line with exit code 2."""
     session = jsonl(tmp_path / "s.jsonl", *CALLS)
     out = tmp_path / "o.jsonl.gz"
 

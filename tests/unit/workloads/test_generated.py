@@ -113,8 +113,7 @@ def test_a_longer_session_begins_as_the_shorter_one() -> None:
 
 @pytest.mark.parametrize("granule", [None, 2])
 def test_selections_are_sinks_window_and_the_best_of_the_rest(granule: int | None) -> None:
-    """Every selection follows from the scores that a policy sees; of equals the lower ordinal
-    wins."""
+    """Every selection follows from the scores that a policy sees; ordinals break ties."""
     options = replace(GROWING, granule_tokens=granule, sink_blocks=2, window_blocks=3)
     workload = GeneratedWorkload(options)
     slab, units = whole(workload), workload.select_blocks
@@ -219,8 +218,7 @@ def test_a_draft_knows_no_block_that_is_not_written() -> None:
 
 
 def test_a_turn_redraws_the_topic() -> None:
-    """Turns are where they are announced; a full turn breaks the selection, and nothing else
-    does."""
+    """Turns are where they are announced; only a full turn breaks the selection."""
     calm = replace(
         SMALL, profile="flexicache", layers=24, context_tokens=64 * 400, select_blocks=40
     )
@@ -310,8 +308,7 @@ def test_windows_of_the_prefill_are_a_block_apart() -> None:
 
 @pytest.mark.parametrize("ticks", [2, 5, 64])
 def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> None:
-    """A process that advances many ticks at once keeps as much as one tick at a time, bursts
-    included."""
+    """Many ticks at once keep as much as one by one, bursts included."""
     params = replace(
         layer_processes("flexicache", 1, 64)[0].params,
         w_static=0.0,
@@ -411,7 +408,7 @@ def test_a_clump_drifts_together() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 30), st.integers(1, 6))
 def test_blocks_of_granules(seed: int, factor: int, units: int, width: int) -> None:
-    """A block is selected if a granule of it is, has its highest score, and is dropped if
+    """A block is selected if a granule of it is, has the highest score, and is dropped if
     partial."""
     draw = np.random.default_rng(seed)
     selected = np.full((2, 3, width), ABSENT)

@@ -45,8 +45,7 @@ def shared(one: Sequence[int], two: Sequence[int]) -> int:
 def test_two_requests_share_what_the_trace_says_rounded_down(
     block_tokens: int, shape: list[tuple[int, int]]
 ) -> None:
-    """Each request shares its first blocks with the one before; an id names the prefix up to its
-    block."""
+    """Each shares its first blocks with the one before; an id names the prefix up to its block."""
     rows: list[Ask] = []
     fresh = 0
     for tokens, common in shape:
@@ -83,8 +82,7 @@ def test_an_imported_trace_gives_the_plan_of_the_trace_itself(tmp_path: Path) ->
 
 @pytest.mark.parametrize("block_tokens", [None, 16, 64])
 def test_other_traces_are_planned_too(block_tokens: int | None, tmp_path: Path) -> None:
-    """A trace without blocks is planned without sharing, traces with other block sizes with
-    sharing."""
+    """Sessions share nothing in a trace without blocks, and share with other block sizes."""
     count = 0 if block_tokens is None else 5000 // block_tokens
     rows = [
         (5000, [*range(count // 2), *range(base, base + count - count // 2)])

@@ -158,7 +158,7 @@ def test_shared_and_retained_equal_a_plain_count(
 def test_a_plan_depends_on_its_input_and_seed_alone(
     rows: list[Request], options: TraceOptions, seed: int, other: int
 ) -> None:
-    """The same input and seed give the same plan; another seed chooses the same and shares no
+    """The same input and seed give the same plan; other seeds choose the same but share no
     chunk."""
     plan, again = plan_of(rows, options, seed), plan_of(rows, options, seed)
     assert plan == again

@@ -154,8 +154,7 @@ def test_layers_get_classes_in_proportion(layers: int, parts: list[int]) -> None
 
 
 def test_bands_follow_relative_depth() -> None:
-    """Layers 0-1 and 20-60 of 61 are distinguished as published, and a tiny model has no first
-    band."""
+    """Layers 0-1 and 20-60 of 61 differ as published, and a tiny model has no first band."""
     bands = [band_of(layer, 61) for layer in range(61)]
     assert bands == ["first"] * 2 + ["middle"] * 18 + ["last"] * 41
     assert [band_of(layer, 4) for layer in range(4)] == ["middle", "last", "last", "last"]

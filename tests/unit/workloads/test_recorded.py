@@ -19,8 +19,7 @@ NAME = "attn_block_selection_qwen3-0.6b.jsonl.gz"
 
 
 def a_run(**change: Any) -> dict[str, Any]:
-    """Two layers, three steps, blocks of 2 tokens; a third block is written before the last
-    step."""
+    """Two layers, three steps, blocks of 2 tokens; a third block is written before the last."""
     rows = [[1, 0, [0, 1]], [1, 1, [0]], [2, 0, [0, 1]], [2, 1, [1]], [3, 0, [0, 2]], [3, 1, [2]]]
     return {
         "run": "r",

@@ -52,8 +52,7 @@ def test_splits_cover_the_trace_and_share_no_request(
 
 
 def test_a_window_that_shares_goes_first() -> None:
-    """Four requests that share their first block are preferred to longer ones, and groups are
-    reported."""
+    """Four requests that share their first block precede longer ones, and groups are reported."""
     alone = [[100 + 50 * i + j for j in range(40)] for i in range(6)]
     shared = [[1, 2, *range(1000 + 30 * i, 1030 + 30 * i)] for i in range(4)]
     rows = [(float(i), None, ids) for i, ids in enumerate([*alone, *shared, *alone, *alone])]

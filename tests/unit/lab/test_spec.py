@@ -369,8 +369,8 @@ CHANGES = st.dictionaries(
 
 @pytest.mark.parametrize("kind", ["captured", "selections"])
 def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
-    """A spec is read without its data; planning opens the file, and says in one line if there is
-    none."""
+    """A spec loads without its data; planning opens the file and names a missing one in one
+    line."""
     raw = merged({"workload": {"kind": kind, "file": "not-there.data"}})
     if kind == "selections":
         del raw["selection"]
@@ -429,7 +429,7 @@ def test_every_idle_key_is_tried() -> None:
 
 
 def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
-    """The spec's own file is not opened if each variant has another; a missing variant is
+    """The spec's own file is not opened if each variant has another; one without its file is
     refused."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
     one = {

@@ -1,4 +1,4 @@
-"""Do the laboratory's processes meet the figures they were fitted to, and is it counted correctly?
+"""Do the laboratory's processes meet the figures they were fitted to? Are these counted correctly?
 
 The stated errors are those of eight seeds that the search did not use, at the committed parameters.
 The two drift figures scatter most: their standard errors alone are .03 and .02. The figures of

@@ -1,7 +1,7 @@
-"""Do the kernels compute what they should, and how near are they to the memory's bandwidth?
+"""Are the kernels right, and how close do they come to the memory's bandwidth?
 
-The cases are those of the tests (tests/reference/gpu_cases.py), small under the interpreter and as
-large as the project means them on a GPU.
+The cases are those of the tests (tests/reference/gpu_cases.py): small under the interpreter, full
+size on a GPU.
 """
 
 import sys
@@ -176,7 +176,7 @@ def _attention_figures(run: Run, value_type: str, latent: bool) -> dict[str, obj
     for name, tiling in tried.items():
         try:
             seconds[name] = seconds_of(lambda tiling=tiling: attend(queries, *pool, tiling=tiling))
-        except Exception as error:  # a tiling that does not fit this device is none
+        except Exception as error:  # skip a tiling that does not fit the device
             if "resource" not in str(error).lower():
                 raise
     fastest = min(seconds, key=lambda name: seconds[name])
@@ -230,7 +230,7 @@ def attention_beside_others(run: Run) -> dict[str, object]:
     narrow = queries.bfloat16()[:, :, None]
     dense = torch.nn.functional.scaled_dot_product_attention
     others = {"sdpa": lambda: dense(narrow, *gathered, enable_gqa=True)}
-    # Each group's query heads as the rows of one product, which suits its kernels better.
+    # Each group's query heads are the rows of one product, which suits torch's kernels better.
     rows = narrow.view(SESSIONS, 8, 4, 128)
     others["sdpa_grouped"] = lambda: dense(rows, *gathered)
     for name, call in others.items():
@@ -280,7 +280,7 @@ def _flashinfer(keys: Any, values: Any, tables: Any, queries: Any) -> dict[str, 
 
 
 def _flash(keys: Any, values: Any, tables: Any, queries: Any) -> dict[str, object]:
-    """FlashAttention's decode, whose pages have their heads inside the tokens, of 256 tokens."""
+    """FlashAttention's decode over pages of 256 tokens, with the heads inside each token."""
     import torch
     from gpu_timing import seconds_of
 
@@ -330,7 +330,7 @@ def scoring_bandwidth(run: Run) -> dict[str, object]:
         figures |= {f"us_{what}_{name}": one * 1e6 for what, one in times.items()}
         read_bytes = table.numbers.nbytes + (table.exponents.nbytes if table.groups else 0)
         figures[f"gb_per_s_{name}"] = read_bytes / times["score"] / 1e9
-        # A sum of bytes may itself be slower than reading them: the roof is the copy's bandwidth.
+        # Summing bytes may be slower than reading them, so the roof is the copy's bandwidth.
         roof = read if bits == 16 else read_bytes / copy_rate(1 << 30)
         figures[f"us_roof_{name}"] = roof * 1e6
         run.aim(f"scoring over reading, {name}", times["score"] / roof, at_most=2.0)

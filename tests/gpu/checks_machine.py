@@ -1,4 +1,4 @@
-"""Is the device what the rest of the run takes it for? Looked at first."""
+"""Is the device what the rest of the run takes it for? These checks run first."""
 
 import time
 

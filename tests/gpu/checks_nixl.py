@@ -1,4 +1,4 @@
-"""Does NIXL move bytes into a GPU's memory and out of it, without a copy in the host's?"""
+"""Does NIXL move bytes into and out of GPU memory without a copy in host memory?"""
 
 import subprocess
 import sys

@@ -73,8 +73,8 @@ def hooks_of_a_step(run: Run) -> dict[str, object]:
 
 
 def _step_times(sessions: int, context: int, bits: int) -> dict[str, float]:
-    """Seconds of a step of four layers of Llama-3-8B: alone over fixed tables as one graph; with
-    hooks that look, but find a selection made before; and with the selection too."""
+    """Return seconds of a step of four layers of Llama-3-8B: as one graph over fixed tables; with
+    hooks that find a selection made before; and with the selection too."""
     import torch
     from gpu_step import StepCase
 
@@ -100,7 +100,7 @@ def _step_times(sessions: int, context: int, bits: int) -> dict[str, float]:
     flags = torch.zeros(4, dtype=torch.bool, pin_memory=True)
 
     def hook(layer: int) -> None:
-        """What an agent does where nothing is missing: look, take the hint, check an output."""
+        """Do what an agent does if nothing is missing: look, take the hint, check an output."""
         assert not case.selected[layer].missing()
         case.selected[layer].hint.copy()
         flags[layer].copy_(outputs[layer - 1].isfinite().all(), non_blocking=True)
@@ -113,7 +113,7 @@ def _step_times(sessions: int, context: int, bits: int) -> dict[str, float]:
 
 
 def _rest_of_a_layer(sessions: int) -> Any:
-    """Projections and the feed-forward part of one layer of Llama-3-8B, random weights."""
+    """Return the projections and MLP of one layer of Llama-3-8B, with random weights."""
     import torch
 
     def weights(rows: int, columns: int) -> Any:
@@ -139,7 +139,7 @@ def _rest_of_a_layer(sessions: int) -> Any:
 
 
 def _median(call: Any) -> float:
-    """Seconds of a step, from its first launch until the device has done all of it."""
+    """Return the median seconds of a step, from its first launch until the device is done."""
     import statistics
 
     import torch

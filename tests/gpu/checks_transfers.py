@@ -1,4 +1,4 @@
-"""Do transfers to the HBM pool keep it fed, and do they run beside what computes?"""
+"""Do transfers keep the HBM pool fed, and do they overlap with computation?"""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def transfers_put_every_byte_in_its_place(run: Run) -> dict[str, object]:
         transfer = kind.open(storage, staging)
         random = np.random.default_rng(2)
         places = random.permutation(BLOCKS)[:ROWS].astype(np.int64)
-        for first in range(0, ROWS, 37):  # in many moves, of which the last is shorter
+        for first in range(0, ROWS, 37):  # in many moves, the last of them shorter
             transfer.move(transfer.fence(), first, places[first : first + 37])
         got = storage[torch.from_numpy(places).cuda()].cpu()
         assert torch.equal(got, staging), f"{kind.name}: not what was staged"
@@ -94,7 +94,7 @@ def transfers_beside_compute(run: Run) -> dict[str, object]:
 
     def both() -> None:
         fence = transfer.fence()
-        compute()  # asked after the fence: the copy has not to wait for it
+        compute()  # launched after the fence: the copy need not wait
         transfer.move(fence, 0, places)
 
     alone, copies, together = (seconds_of(one, cold=False) for one in (compute, move, both))

@@ -1,4 +1,4 @@
-"""Does a real model decode from the tier on this device, and what does a step of it cost?"""
+"""Does a real model decode from the tier on this device, and what does one of its steps cost?"""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ BLOCK_TOKENS = 64
 
 @dataclass(frozen=True)
 class Size:
-    """A Llama with random weights, how much it reads, and what it decodes in."""
+    """A Llama with random weights: its shape, how much it reads, and its dtype."""
 
     config: Mapping[str, int]
     context_tokens: int
@@ -134,7 +134,7 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
 
     assert run.model is not None
     if run.device == "cpu":
-        torch.set_num_threads(1)  # several wait for each other where others use the CPU too
+        torch.set_num_threads(1)  # several threads wait for each other on a busy CPU
     loaded = load(look(run.model), run.device, "float32")
     text = "".join(path.read_text() for path in sorted((ROOT / "host").rglob("*.py")))
     tokens = list(loaded.tokenizer(text[:40_000])["input_ids"])
@@ -191,7 +191,7 @@ def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     context = size.context_tokens
     if run.device == "cuda":
         free, total = torch.cuda.mem_get_info()
-        # Dense KV, the same in memory, and a pool of as much again.
+        # Dense KV, a copy of it in memory, and a pool of the same size.
         room = (free - (1 - WEIGHT_SHARE) * total) / (3.5 * kv_bytes)
         while context > room:
             context //= 2
@@ -217,7 +217,7 @@ def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
 
 
 def random_model(size: Size, run: Run) -> Any:
-    """The model on the device, as if it had been loaded from a folder."""
+    """Return the model on the device, as if it had been loaded from a folder."""
     import torch
     import transformers
 
@@ -255,7 +255,7 @@ def block_bytes(loaded: Any) -> int:
 
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
-    """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
+    """Decode with a sixteenth of the blocks, then with all, from a store in the check's folder."""
     from offstage.host.model.identity import Weights
     from offstage.testbeds.beds.daemon import serve
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
@@ -280,7 +280,7 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         "limits": {"sessions": 4, "context_tokens": context + 1024},
         "tenant": [{"name": "gpu"}],
     }
-    # The daemon is a process of this checkout, with whatever packages this one was given.
+    # The daemon is a process of this checkout, with the packages that this process has.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, given)])
     options = ModelOptions(

@@ -1,4 +1,4 @@
-"""What a check of the GPU run is: its registration, what it is told, and what it may answer.
+"""What a check of the GPU run is: how to register it, what it receives, and what it may return.
 
 To add a check: write a function in a file `checks_<part>.py` of this folder and register it:
 
@@ -11,16 +11,16 @@ To add a check: write a function in a file `checks_<part>.py` of this folder and
         run.aim("share of the pinned copy", share, at_least=0.85)
         return {"copy_gb_per_s": rate, "pinned_gb_per_s": roof}
 
-The first line of its docstring is the question it answers. What it returns are its figures, plain
-numbers, texts and lists; `run.aim` holds one of them to an aim, which may be missed without the
-check failing. An exception, an assertion before all, fails it; `run.skip(reason)` skips it.
+The first line of its docstring is the question it answers. It returns its figures: plain numbers,
+strings and lists. `run.aim` compares a figure with an aim; a missed aim does not fail the check.
+An exception, usually an assertion, does; `run.skip(reason)` skips it.
 
 `device`: "cuda" asks for a CUDA device. "either" runs on the CPU too, under Triton's interpreter,
-where `--interpret` asks for it: keep it small there (`run.interpret`). "cpu" runs everywhere, in CI
-too, within a few seconds. `needs`: modules that must be there; also "model", a folder given by
-`--model`, and "firmware", the C extension, which is built if it can be. Import what is optional
-inside the function. All checks of a file share one process, in the order of the file, and a new
-one is started after a failure, because an error of the device is for all of its process.
+with `--interpret`: keep it small there (`run.interpret`). "cpu" runs everywhere, CI included,
+within a few seconds. `needs`: modules that must be installed; also "model", a folder given by
+`--model`, and "firmware", the C extension, which is built if possible. Import optional modules
+inside the function. The checks of a file run in one process, in the order of the file; a failure
+starts a new process, because a device error affects the whole process.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,12 +36,12 @@ Figures = Mapping[str, Any]
 
 
 class Skipped(Exception):
-    """The check cannot be done here; the text says why."""
+    """The check cannot run here; the text says why."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure beside what it should be; exactly one of the bounds is given."""
+    """A figure and its aim; exactly one of the bounds is given."""
 
     what: str
     got: float
@@ -50,7 +50,7 @@ class Aim:
 
     @property
     def met(self) -> bool:
-        """Whether the figure is inside its bound. NaN is not."""
+        """Whether the figure is within its bound. NaN is not."""
         if self.at_least is not None:
             return self.got >= self.at_least
         return self.at_most is not None and self.got <= self.at_most
@@ -58,8 +58,8 @@ class Aim:
 
 @dataclass
 class Run:
-    """What a check is told. `device` is torch's name of the device; `folder` is empty, its own,
-    and deleted after the run; `model` is the folder of a model, or None."""
+    """What a check receives. `device` is torch's name of the device; `folder` is the check's own,
+    empty, and deleted after the run; `model` is the folder of a model, or None."""
 
     device: str
     interpret: bool
@@ -70,7 +70,7 @@ class Run:
     def aim(
         self, what: str, got: float, *, at_least: float | None = None, at_most: float | None = None
     ) -> None:
-        """Hold a figure to an aim of the project."""
+        """Compare a figure with an aim of the project."""
         assert (at_least is None) != (at_most is None), "an aim has one bound"
         self.aims.append(Aim(what, float(got), at_least, at_most))
 
@@ -81,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Check:
-    """A registered check; `module` is the file it stands in, without its ending."""
+    """A registered check; `module` is the name of its file without the suffix."""
 
     name: str
     module: str
@@ -106,7 +106,7 @@ def check(
     limit_s: float = 60.0,
 ) -> Callable[[Callable[[Run], Figures]], Callable[[Run], Figures]]:
     """Register a function as a check. `point`: of the requirements in docs/how-to/gpu.md;
-    `limit_s`: it is ended after that time, and failed."""
+    `limit_s`: after that time the check is ended and has failed."""
 
     def register(call: Callable[[Run], Figures]) -> Callable[[Run], Figures]:
         name = call.__name__

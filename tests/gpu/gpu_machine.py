@@ -1,7 +1,7 @@
 """What the machine of a GPU run offers: its device, its libraries, and why there is no device.
 
-Everything here runs in a child process of the run: to ask for a device is to load its libraries,
-and a driver that does not fit may end the process.
+Everything here runs in a child process of the run: a query for a device loads its libraries, and a
+driver that does not match may end the process.
 """
 
 import importlib.metadata
@@ -33,7 +33,7 @@ DISTRIBUTIONS = (
 
 
 def describe() -> dict[str, Any]:
-    """The machine, for the head of the results. `no_device` is "" where there is a CUDA device."""
+    """Return the machine, for the head of the results; `no_device` is "" with a CUDA device."""
     versions = {}
     for name in DISTRIBUTIONS:
         try:
@@ -56,7 +56,7 @@ def _driver() -> str:
 
 
 def _first_line(command: list[str]) -> str:
-    """Of what a command prints; empty where it fails."""
+    """The first line that a command prints; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -65,7 +65,7 @@ def _first_line(command: list[str]) -> str:
 
 
 def _device(driver: str) -> dict[str, Any]:
-    """The CUDA device as torch sees it, tried with one small sum; or why there is none."""
+    """Return the CUDA device as torch sees it, tried with one small sum, or why there is none."""
     try:
         import torch
     except ImportError as error:
@@ -95,7 +95,7 @@ def _device(driver: str) -> dict[str, Any]:
 
 
 def lacking(needs: tuple[str, ...], model: Path | None) -> str:
-    """What of `needs` is not there, as the reason of a skip; "" where all is."""
+    """Return what is missing of `needs`, as the reason for a skip, or "" if nothing is."""
     for name in needs:
         if name == "model":
             if model is None:
@@ -109,7 +109,7 @@ def lacking(needs: tuple[str, ...], model: Path | None) -> str:
 
 
 def build_firmware() -> str:
-    """Build the C extension in place unless it is there; why it cannot be, or ""."""
+    """Build the C extension in place unless it exists; return "" or why it failed."""
     for name in ("cffi", "numpy", "msgspec"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"

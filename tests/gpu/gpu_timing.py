@@ -1,7 +1,7 @@
-"""Times of work on a CUDA device, by its own events, and the roof that they are held to.
+"""Times of work on a CUDA device, by its own events, and the roof that they are compared with.
 
-A time is the median of several: each is of enough calls that the device is busy for a few
-milliseconds, with its second-level cache overwritten before, where the caller asks for cold data.
+A time is the median of several. Each is of enough calls to keep the device busy for a few
+milliseconds, after its second-level cache was overwritten if the caller asks for cold data.
 """
 
 import statistics
@@ -15,7 +15,7 @@ CACHE_BYTES = 256 << 20
 
 
 def seconds_of(call: Callable[[], Any], *, repeats: int = 15, cold: bool = True) -> float:
-    """Median time of one call on the device's current stream, which is idle before each."""
+    """Return the median time of one call on the device's current stream, idle before each."""
     import torch
 
     flush = torch.empty(CACHE_BYTES if cold else 1, dtype=torch.uint8, device="cuda")
@@ -34,7 +34,7 @@ def seconds_of(call: Callable[[], Any], *, repeats: int = 15, cold: bool = True)
 
 
 def copy_rate(size_bytes: int) -> float:
-    """Bytes read and written in a second by a copy inside the device's memory."""
+    """Return the bytes read and written per second by a copy within the device's memory."""
     import torch
 
     source = torch.ones(size_bytes, dtype=torch.uint8, device="cuda")

@@ -2,16 +2,16 @@
 
     python tests/gpu/run_all.py --out gpu.json [--model DIR] [--interpret] [--only NAME,...]
 
-Needs Python 3.11 and nothing else to begin with: a check whose library, device or model is not
-there is skipped with the reason, so that the file says of each check that it ran, failed or was
-skipped. Needs no network, and no installation of Offstage: it takes the checkout that it stands in.
-What the machine's Python lacks may be brought along in a folder that PYTHONPATH names.
-Ends within `--seconds` (by default under 8 minutes): what there is no time for is skipped too, and
-a check that hangs leaves time for those behind it. The file is whole from the first second on, with
-what has not run yet named as such. The exit code is 1 where a check failed. How to add a check
-stands in gpu_checks.py.
+Needs only Python 3.11: a check whose library, device or model is missing is skipped with the
+reason, so the file says of each check that it ran, failed or was skipped. Needs no network, and no
+installation of Offstage: it uses the checkout that it is in. Packages that the machine's Python
+lacks may come from a folder in PYTHONPATH.
+Ends within `--seconds` (by default under 8 minutes): checks that there is no time for are skipped,
+and a check that hangs leaves time for the later ones. The file is complete from the first second
+on, and names the checks that have not run yet. The exit code is 1 if a check failed. gpu_checks.py
+says how to add a check.
 
-One process for each file of checks, started by this one, which imports nothing that can crash.
+Each file of checks has its own process, started by this one, which imports nothing that can crash.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Plan:
 
 
 def main() -> int:
-    """Run, write the file, print one line for each check."""
+    """Run, write the file, print one line per check."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON to write")
     parser.add_argument("--model", type=Path, help="folder of a causal LM")
@@ -79,13 +79,13 @@ def main() -> int:
 
 
 def load() -> None:
-    """Import every file of checks: each registers its own."""
+    """Import every file of checks; each registers its own."""
     for path in sorted(HERE.glob("checks_*.py")):
         __import__(path.stem)
 
 
 def run(plan: Plan) -> int:
-    """See `main`."""
+    """Run the chosen checks; see `main`."""
     begun = time.monotonic()
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     machine = probe()
@@ -97,7 +97,7 @@ def run(plan: Plan) -> int:
     results: list[dict[str, Any]] = []
 
     def told() -> list[dict[str, Any]]:
-        """What ran so far, and the others as what they are if the run is ended now."""
+        """Return all results, with checks that have not run as they are if the run ends now."""
         ahead = [one for one in chosen if one.name not in {row["name"] for row in results}]
         return [*results, *(result_of(one, "skipped", NOT_YET) for one in ahead)]
 
@@ -114,7 +114,7 @@ def run(plan: Plan) -> int:
 
 
 def probe() -> dict[str, Any]:
-    """The machine, from a process of its own; where that dies there is no device."""
+    """Return the machine, from a separate process; if that dies there is no device."""
     command = [sys.executable, str(HERE / "gpu_machine.py")]
     try:
         done = subprocess.run(
@@ -129,7 +129,7 @@ def probe() -> dict[str, Any]:
 def of_module(
     plan: Plan, checks: list[Check], end: float, machine: Mapping[str, Any], behind_s: float
 ) -> Iterator[dict[str, Any]]:
-    """The results of the checks of one file, in order; checks with limits of `behind_s` follow."""
+    """Yield the results of one file's checks, in order; checks with limits of `behind_s` follow."""
     waiting = []
     for one in checks:
         reason = unfit(one, plan, machine)
@@ -147,7 +147,7 @@ def of_module(
 
 
 def unfit(one: Check, plan: Plan, machine: Mapping[str, Any]) -> str:
-    """Why the check cannot run on this device; "" where it can."""
+    """Return why the check cannot run on this device, or "" if it can."""
     if one.device == "cpu" or not machine["no_device"]:
         return ""
     if one.device == "either":
@@ -156,7 +156,7 @@ def unfit(one: Check, plan: Plan, machine: Mapping[str, Any]) -> str:
 
 
 def result_of(one: Check, outcome: str, reason: str) -> dict[str, Any]:
-    """A row of the results, with nothing measured yet."""
+    """Return a row of the results, with nothing measured yet."""
     return {
         "name": one.name,
         "point": one.point,
@@ -173,8 +173,8 @@ def result_of(one: Check, outcome: str, reason: str) -> dict[str, Any]:
 def child(
     plan: Plan, module: str, checks: list[Check], end: float, behind_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Answers of a process that does the checks of a module, asked for one by one; it is over after
-    the first that failed. One that dies or takes too long has failed its check."""
+    """Yield the answers of a process that runs checks of a module one by one, until one fails. If
+    the process dies or takes too long, its check has failed."""
     told = {
         "OFFSTAGE_GPU_MODEL": "" if plan.model is None else str(plan.model.resolve()),
         "OFFSTAGE_GPU_INTERPRET": "1" if plan.interpret else "",
@@ -219,8 +219,8 @@ def child(
 
 
 def allowed(limit_s: float, later_s: float, left_s: float) -> float:
-    """What a check may take of the time left: half of it, or all that those behind it, whose limits
-    are `later_s` together, can do without."""
+    """Return what a check may take of the time left: half of it, or all that the later checks,
+    whose limits add up to `later_s`, do not need."""
     return min(limit_s, max(1.0, left_s - min(later_s, left_s / 2)))
 
 
@@ -229,14 +229,14 @@ def failure(reason: str) -> dict[str, Any]:
 
 
 def tail(log: Any) -> str:
-    """The last line that a child wrote."""
+    """Return the last line that a child wrote."""
     log.seek(0)
     lines = log.read().strip().splitlines()
     return lines[-1] if lines else "it said nothing"
 
 
 def inside(answer_to: int, module: str) -> int:
-    """The child: for each name that it is given a line of JSON, until the first failure."""
+    """Run as the child: print a line of JSON for each name it reads, until the first failure."""
     __import__(module)
     with (
         os.fdopen(answer_to, "w", buffering=1) as answers,
@@ -253,7 +253,7 @@ def inside(answer_to: int, module: str) -> int:
 
 
 def one_check(one: Check, folder: Path) -> dict[str, Any]:
-    """Outcome, reason, figures and aims of one check, done here."""
+    """Run one check here; returns its outcome, reason, figures and aims."""
     from gpu_machine import lacking
 
     model = os.environ["OFFSTAGE_GPU_MODEL"]
@@ -269,7 +269,7 @@ def one_check(one: Check, folder: Path) -> dict[str, Any]:
         if not on_cpu:
             import torch
 
-            torch.cuda.synchronize()  # an error of the device belongs to the check that made it
+            torch.cuda.synchronize()  # a device error belongs to its own check
     except Skipped as skipped:
         outcome, reason = "skipped", str(skipped)
     except Exception as error:
@@ -286,7 +286,7 @@ def one_check(one: Check, folder: Path) -> dict[str, Any]:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """One line for people."""
+    """Print one line for people."""
     missed = [aim for aim in result["aims"] if not aim["met"]]
     text = result["reason"] or ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
@@ -302,7 +302,7 @@ def show(result: Mapping[str, Any]) -> None:
 def write(
     plan: Plan, machine: Mapping[str, Any], results: list[dict[str, Any]], began: str, begun: float
 ) -> None:
-    """The file so far: it is whole after every check, whatever ends the run."""
+    """Write the file so far: it is complete after every check, however the run ends."""
     outcomes = [one["outcome"] for one in results]
     content = {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),

@@ -1,4 +1,4 @@
-"""Does the GPU run say of every check that it ran, failed or was skipped, and why?"""
+"""Does the GPU run say of every check whether it ran, failed or was skipped, and why?"""
 
 import json
 import os
@@ -14,7 +14,7 @@ RUN_SECONDS_MAX = 400
 
 
 def run(out: Path, *options: str, folder: Path = FOLDER) -> tuple[int, dict[str, Any]]:
-    """The exit code and the file, from a process without the paths of this one."""
+    """Return the exit code and the file of a run that does not inherit PYTHONPATH."""
     bare = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, str(folder / "run_all.py"), "--out", str(out), *options],
@@ -37,7 +37,7 @@ def reasons(content: dict[str, Any]) -> dict[str, str]:
 
 
 def test_without_a_device_every_check_of_it_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    """All files of checks load, and none asks for a device that is not there."""
+    """All files of checks load, and none needs a device to load."""
     code, content = run(tmp_path / "gpu.json")
     assert code == 0, [one for one in content["checks"] if one["outcome"] == "failed"]
     assert content["counts"]["failed"] == 0 and content["counts"]["skipped"] > 0
@@ -113,7 +113,7 @@ def comes_last(run: Run) -> dict[str, object]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The run with checks of the test's own."""
+    """The run, with this test's own checks."""
     own = tmp_path / "a/b"
     own.mkdir(parents=True)
     for name in ("run_all.py", "gpu_checks.py", "gpu_machine.py"):
@@ -123,7 +123,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_check_that_ends_badly_ends_no_other(folder: Path) -> None:
-    """Each way to end is its own outcome and reason, and the exit code says that one failed."""
+    """Each way to end has its own outcome and reason, and the exit code says that one failed."""
     code, content = run(folder / "gpu.json", folder=folder)
     assert code == 1 and content["counts"] == {"ran": 2, "failed": 3, "skipped": 3}
     said = reasons(content)
@@ -140,7 +140,7 @@ def test_a_check_that_ends_badly_ends_no_other(folder: Path) -> None:
 
 
 def test_a_check_that_hangs_leaves_time_for_the_others() -> None:
-    """Whatever its own limit; where all have time, each has its own."""
+    """This holds for any limit; with time for all, each has its own."""
     sys.path.insert(0, str(FOLDER))
     from run_all import allowed
 
@@ -154,7 +154,7 @@ def test_a_check_that_hangs_leaves_time_for_the_others() -> None:
 
 
 def test_a_run_that_is_ended_has_a_file_of_what_it_did(folder: Path) -> None:
-    """Killed in the middle of a check, by whoever lent the machine: every check is named."""
+    """If the run is killed in the middle of a check, the file still names every check."""
     (folder / "checks_here.py").write_text(CHECKS_OF_THE_TEST.replace("limit_s=1)", "limit_s=99)"))
     out = folder / "gpu.json"
     process = subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_run_that_is_ended_has_a_file_of_what_it_did(folder: Path) -> None:
         text=True,
     )
     assert process.stdout is not None
-    while not process.stdout.readline().startswith("failed"):  # `dies`, before the one that hangs
+    while not process.stdout.readline().startswith("failed"):  # `dies` comes before `hangs`
         assert process.poll() is None
     process.kill()
     process.wait(RUN_SECONDS_MAX)
@@ -174,7 +174,7 @@ def test_a_run_that_is_ended_has_a_file_of_what_it_did(folder: Path) -> None:
 
 
 def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
-    """Nothing is begun after the end, and what was asked for alone is named."""
+    """Nothing starts after the end, and only the requested checks are named."""
     code, content = run(folder / "gpu.json", "--seconds", "0", "--only", "3,runs", folder=folder)
     assert code == 0 and outcomes(content) == {"runs": "skipped", "comes_last": "skipped"}
     assert set(reasons(content).values()) == {"the run's 0 s are over"}
@@ -182,7 +182,7 @@ def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
-    """Does `--interpret` reach the kernels, on the CPU, and no check that needs a device?"""
+    """`--interpret` runs kernels on the CPU, and no check that needs a device."""
     for name in ("torch", "triton"):
         pytest.importorskip(name, reason="pip install '.[triton]'")
     wanted = "--only", "selection_is_right,attention_bandwidth_float8"

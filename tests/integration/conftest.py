@@ -1,5 +1,5 @@
-"""Small experiments of the laboratory: a folder with a spec, and policies that fail; also fixtures
-for tests of vLLM, and object servers."""
+"""Fixtures: small experiments of the laboratory, with policies that fail; a Python with vLLM and a
+model for it; object servers."""
 
 import os
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ REFERENCE = str(Path(__file__).resolve().parents[1] / "reference")
 
 @pytest.fixture
 def lab_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with the spec `e.toml`; policies as `lab_policies:Class`, also in
-    processes begun there."""
+    """A working folder with the spec `e.toml`. Its policies are `lab_policies:Class`, also in
+    processes started there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{REFERENCE}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("LAB_MARK", str(tmp_path / "mark"))

@@ -1,7 +1,7 @@
-"""Do kept chunks go to a real S3 server and come back right, under kills and faults?
+"""Are kept chunks archived to a real S3 server and restored right, under kills and faults?
 
 The server is OpenStack Swift with its S3 API (tests/reference/swift_server.py), where it is
-installed; a small one in memory does what no real server does on command.
+installed; a small one in memory does on command what no real server does.
 """
 
 import random
@@ -46,7 +46,7 @@ GROUP = 4  # chunks of 64 tokens in an object of 256
 
 
 def archive_and_lose(folder: Path, more: dict[str, str]) -> None:
-    """A text is archived, its daemon killed, and its store gone."""
+    """Archive a text, kill the daemon, and delete its store."""
     with daemon(folder, **more) as tier:
         write(tier, 1)
         settled(tier)
@@ -59,8 +59,8 @@ def archive_and_lose(folder: Path, more: dict[str, str]) -> None:
 def test_every_block_comes_back_through_swift_after_a_kill(
     tmp_path: Path, swift: Swift, codec: str
 ) -> None:
-    """Two tenants archive, the daemon is killed, the drive is lost: does another daemon with their
-    secrets serve every block right, out of the bucket alone, and each tenant its own?"""
+    """Two tenants archive, the daemon is killed, the drive is lost: another daemon with their
+    secrets serves every block right from the bucket alone, and to each tenant only its own."""
     more = settings(
         tmp_path,
         swift.endpoint,
@@ -81,10 +81,10 @@ def test_every_block_comes_back_through_swift_after_a_kill(
     lose_store(tmp_path)
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
         settled(tier)
-        assert stored(tier, 1, "blue") == 0  # red's text under blue's keys is nobody's
+        assert stored(tier, 1, "blue") == 0  # blue's keys do not find red's text
         for number, tenant in ((1, "red"), (2, "red"), (3, "blue")):
             assert stored(tier, number, tenant) == BLOCKS
-        assert check_text(tier, 1, whole(1)) == BLOCKS  # as red; every byte is looked at
+        assert check_text(tier, 1, whole(1)) == BLOCKS  # as red; every byte is compared
         assert check_text(tier, 2, whole(2)) == BLOCKS
         down = archived(tier, "red")
         assert down["chunks_down"] == 2 * CHUNKS and down["bytes_down"] == up["bytes_up"]
@@ -93,8 +93,8 @@ def test_every_block_comes_back_through_swift_after_a_kill(
 
 @pytest.mark.slow
 def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Swift) -> None:
-    """After repeated kills during uploads: is every block right in the store each time, and are the
-    uploaded ones right in the bucket when the store is lost?"""
+    """After repeated kills during uploads every block in the store is right, and so is every
+    uploaded block in the bucket when the store is lost."""
     more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="kills")
     for number in range(1, 4):
         with daemon(tmp_path, **more) as tier:
@@ -104,7 +104,7 @@ def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Sw
     with daemon(tmp_path, **more) as tier:
         for number in range(1, 4):
             assert check_text(tier, number, whole(number)) == BLOCKS
-        settled(tier)  # what the kills cut off went up when these sessions ended
+        settled(tier)  # interrupted uploads were completed when these sessions ended
         assert archived(tier)["chunks"] == 3 * CHUNKS
         tier.kill()
     lose_store(tmp_path)
@@ -118,8 +118,8 @@ def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Sw
 @pytest.mark.slow
 def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift: Swift) -> None:
     """A session deletes while the server is away, the daemon is killed, and both restart with
-    another drive: is the text gone, also from the bucket, and the other tenant's after its
-    purge?"""
+    another drive: the text is gone from the bucket too, and so is the other tenant's after its
+    purge."""
     more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="deletes")
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
         for number, tenant in ((1, "red"), (2, "red"), (3, "blue")):
@@ -142,8 +142,8 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
 
 @pytest.mark.slow
 def test_a_hung_server_delays_no_host_for_good(tmp_path: Path, swift: Swift) -> None:
-    """All of Swift is suspended: do hosts write, read and leave meanwhile, and are waiting objects
-    uploaded when it resumes?"""
+    """While all of Swift is suspended, hosts write, read and leave; waiting objects are uploaded
+    when it resumes."""
     more = settings(
         tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="hangs", archive__wait="200ms"
     )
@@ -172,8 +172,8 @@ def test_a_hung_server_delays_no_host_for_good(tmp_path: Path, swift: Swift) -> 
 def test_a_server_that_fails_costs_no_block(
     tmp_path: Path, tiny: TinyS3, how: tuple[int, str]
 ) -> None:
-    """The server is full, broken, busy, or denies access: are all blocks served from the store, are
-    errors counted, and are refused objects uploaded once it accepts them?"""
+    """If the server is full, broken, busy, or denies access, all blocks are served from the store,
+    errors are counted, and refused objects are uploaded once it accepts them."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -184,14 +184,14 @@ def test_a_server_that_fails_costs_no_block(
         assert not tiny.objects
         tiny.fail_puts = None
         settled(tier)
-        check_text(tier, 1, whole(1))  # its end sends up what was given up meanwhile
+        check_text(tier, 1, whole(1))  # its end uploads what was given up meanwhile
         settled(tier)
         assert archived(tier)["chunks"] == CHUNKS and len(tiny.objects) == CHUNKS // GROUP
 
 
 def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
-    """Are objects that were modified, truncated or exchanged for another's misses, counted, and
-    left in the bucket after one read?"""
+    """Objects that were modified, truncated or exchanged for another's are misses, are counted, and
+    are left in the bucket after one read."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -210,14 +210,14 @@ def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
         there = stored(tier, 1)
         assert there == BLOCKS - 4 * GROUP * 2
         assert archived(tier)["damaged"] == 4
-        assert check_text(tier, 1, set()) == there  # what came is right, and the rest is absent
+        assert check_text(tier, 1, set()) == there  # what arrived is right, the rest is absent
         settled(tier)
         assert {*names[:3], names[4]} <= set(tiny.objects)
 
 
 def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) -> None:
-    """The server disappears after half of an object: is that not counted as damage, and is the
-    object requested again?"""
+    """A server that disappears in the middle of an object is not counted as damage, and the object
+    is requested again."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
@@ -230,8 +230,8 @@ def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) 
 
 
 def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
-    """If objects are slow to arrive: is the answer sent after `archive.wait`, and are they there
-    for the next session?"""
+    """If objects are slow to arrive, the answer is sent after `archive.wait`, and the next session
+    finds them."""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
     archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
@@ -244,7 +244,7 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
 
 
 def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> None:
-    """A session deletes a text that is being restored: is no part of it left anywhere?"""
+    """If a session deletes a text that is being restored, no part of it is left anywhere."""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
     archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
@@ -258,8 +258,8 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
 
 
 def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None:
-    """With `return_tokens_min` above the text's length nothing comes back, with it at the length
-    all does; does the daemon then know the pace of returns?"""
+    """With `return_tokens_min` above the text's length nothing is restored, at the length all is;
+    then the daemon knows the rate of restores."""
     tokens = CHUNKS * int(CONFIG["arena.block_tokens"])
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     archive_and_lose(tmp_path, more)
@@ -279,8 +279,8 @@ def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None
 def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
     tmp_path: Path, tiny: TinyS3
 ) -> None:
-    """After `dpu purge --keep` of one of two texts: does the bucket keep what the store keeps, also
-    after the drive was replaced, and does the rest never come back?"""
+    """After `dpu purge --keep` of one of two texts the bucket keeps what the store keeps, also with
+    a new drive, and the rest never comes back."""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__chunk_tokens="1")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -308,8 +308,8 @@ def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
 
 
 def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> None:
-    """Are an engine's objects of any size restored from the bucket alone, byte for byte, and
-    deleted from it once the engine deletes them?"""
+    """An engine's objects of any size are restored from the bucket alone, byte for byte, and
+    deleted from it once the engine deletes them."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     made = {bytes([n]) * 8: random.Random(n).randbytes(1000 + 7001 * n) for n in range(1, 6)}
     keys, shapes = list(made), [len(one) for one in made.values()]
@@ -345,7 +345,7 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
 
 
 def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: TinyS3) -> None:
-    """Uploads read the store: do they count as no demands, and stage nothing?"""
+    """Uploads read the store, but count as no demands and stage nothing."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, daemon__metrics_endpoint="127.0.0.1:0", **more) as tier:
         write(tier, 1)

@@ -19,8 +19,8 @@ def tiny() -> Iterator[TinyS3]:
 
 
 def test_a_dripping_answer_does_not_hold_a_stop_up(tmp_path: Path, tiny: TinyS3) -> None:
-    """If answers arrive a byte at a time and never end: does SIGTERM still end the daemon, with no
-    block of the store lost?"""
+    """If answers arrive byte by byte without end, SIGTERM still ends the daemon, and no block of
+    the store is lost."""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__timeout="1s")
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -38,8 +38,8 @@ def test_a_dripping_answer_does_not_hold_a_stop_up(tmp_path: Path, tiny: TinyS3)
 def test_a_delete_outlasts_a_listing_that_came_short(
     tmp_path: Path, tiny: TinyS3, purge: bool
 ) -> None:
-    """A purge, or a delete of a text's chunks, happens while the bucket is away, and its first
-    listing omits most objects: are they deleted all the same?"""
+    """A purge, or a delete of a text's chunks, removes all objects, although the bucket is away at
+    the time and its first listing then omits most of them."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)

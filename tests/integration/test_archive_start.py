@@ -1,4 +1,4 @@
-"""Does a daemon with a wrong archive configuration say so in one line at its start?"""
+"""Does a daemon with a wrong archive configuration report that in one line at its start?"""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from offstage.testbeds.beds.daemon import offstage_words
 
 
 def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """`dpu serve` that must be refused at its start."""
+    """Run `dpu serve`, which must be refused at its start."""
     chosen = {
         "daemon.endpoint": "tcp://127.0.0.1:*",
         "daemon.metrics_endpoint": "",
@@ -44,7 +44,7 @@ def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
 
 
 def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
-    """One line with all of `words`, and exit 2."""
+    """Expect exit code 2 and one line with all of `words`."""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert done.returncode == 2 and len(lines) == 1, done.stderr
     assert all(word in lines[0] for word in words), lines[0]
@@ -52,7 +52,7 @@ def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
 
 @pytest.mark.slow
 def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift: Swift) -> None:
-    """Do wrong credentials and a missing bucket get one line and exit 2 at the start?"""
+    """Wrong credentials and a missing bucket each give one line and exit code 2."""
     wrong = settings(tmp_path, swift.endpoint, ACCESS, "another")
     refused(serve(tmp_path, **wrong), "credentials are refused", "archive.key_file")
     unknown = settings(tmp_path, swift.endpoint, "tier:nobody", SECRET)
@@ -75,7 +75,7 @@ def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift:
 def test_a_bad_archive_is_one_line(
     tmp_path: Path, tiny: TinyS3, changed: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    """Is each mistake reported in one line, with the setting to fix, before the store is opened?"""
+    """Each mistake is one line that names the setting to fix, before the store is opened."""
     refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b") | changed), *words)
     assert not (tmp_path / "s.ofs").exists()
 
@@ -89,8 +89,8 @@ def test_a_bad_archive_is_one_line(
     ],
 )
 def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) -> None:
-    """Is a web server, a proxy, or a login page that answers 200 refused at the start, whether its
-    page is XML, which is not an empty bucket, or not, which is no server error to wait out?"""
+    """A web server, a proxy, or a login page that answers 200 is refused at the start. An XML page
+    is not taken for an empty bucket, any other not for a server error to wait out."""
     tiny.page = page
     refused(
         serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")), "no S3", "archive.endpoint"
@@ -98,7 +98,7 @@ def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) ->
 
 
 def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:
-    """Is a key file refused that is not private, or has a single word?"""
+    """A key file that is not private, or has a single word, is refused."""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     (tmp_path / "s3.keys").chmod(0o644)
     refused(serve(tmp_path, **more), "chmod 600")
@@ -108,7 +108,7 @@ def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:
 
 
 def test_a_server_that_is_gone_at_the_start_is_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
-    """Does the daemon serve without its bucket, report that, and archive once it is back?"""
+    """The daemon serves without its bucket, reports that, and archives once it is back."""
     tiny.fail = (503, "SlowDown")
     with daemon(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")) as tier:
         write(tier, 1)
@@ -124,8 +124,7 @@ def threads(tier: Daemon) -> int:
 
 
 def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path, tiny: TinyS3) -> None:
-    """Does a process without an archive neither load botocore nor run any of the archive's
-    threads?"""
+    """A daemon without an archive neither loads botocore nor starts a thread of the archive."""
     with daemon(tmp_path) as tier:
         without = threads(tier)
     more = settings(tmp_path, tiny.endpoint, "a", "b")

@@ -1,6 +1,6 @@
 """Does a live pod under load return right blocks, with a reason for every miss, under every fault?
 
-Seconds of what `offstage bench pod` does for minutes. Nothing here is timed.
+A short form of `offstage bench pod`, which takes minutes. Nothing here is timed.
 """
 
 import json
@@ -21,8 +21,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Does a killed daemon cost hits and come back, does a joining one serve, and does the page
-    show both?"""
+    """A killed daemon costs hits and returns, a new member serves, and the page shows both."""
     page = tmp_path / "page.html"
     found = told(
         capsys,
@@ -46,7 +45,7 @@ def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Are a trace's requests run, in less than its time, with one random fault?"""
+    """All requests of a trace are run, in less than its time, despite one random fault."""
     trace = tmp_path / "mooncake.jsonl"
     rows = [
         {

@@ -1,6 +1,6 @@
 """Does a live pod agree with the laboratory's result for a schedule, with right blocks?
 
-Seconds of what `offstage bench schedule` does for minutes. Nothing here is timed.
+A short form of `offstage bench schedule`, which takes minutes. Nothing here is timed.
 """
 
 import json
@@ -38,7 +38,7 @@ def test_hosts_keep_what_the_laboratory_says(
     the token."""
     trace = save(tmp_path / "mooncake.jsonl", 60)
     words = ["--requests", "60", "--seconds", "1", "--saturated", "4", "--kept", "9"]
-    before = tmp_path / "pod/work/dpus/dpu0/store.kv"  # of a run before: it is not in the way
+    before = tmp_path / "pod/work/dpus/dpu0/store.kv"  # left by an earlier run; it does no harm
     LocalBed(tmp_path / "pod").take()
     before.parent.mkdir(parents=True)
     before.write_bytes(bytes(1 << 20))
@@ -65,7 +65,7 @@ def test_hosts_keep_what_the_laboratory_says(
         if arm["schedule"] == "round-robin":
             assert arm["live"]["pool_hit"] == arm["lab"]["pool_hit"] > 0
         assert arm["live"]["requests"] == 60 and arm["live"]["refused"] == 0
-        # The first request of each document finds nothing, and perhaps one that comes right after.
+        # The first request of each document finds nothing, and the one right after it may miss too.
         assert 0.4 < arm["live"]["hit"] <= 0.75 * 52 / 60
 
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_is_one_line(
 def test_requests_that_come_all_at_once_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their times give no rate."""
+    """Equal arrival times give no rate."""
     trace = save(tmp_path / "mooncake.jsonl", 1)
     assert run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace)]) == 2
     assert "give a longer trace" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Is a DPU set up, driven and stopped over ssh? Against a plain sshd in a network namespace.
+"""Is a DPU set up, driven and stopped over ssh? The other end is an sshd in a network namespace.
 
 Programs that would change this machine (systemd, useradd, sysctl, pip) are replaced by scripts that
 record their arguments; `systemctl` starts the command of the unit.
@@ -69,7 +69,7 @@ def base(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(base: Path) -> Iterator[list[str]]:
-    """The prefix of a command of the host; an sshd listens on the other side."""
+    """The prefix of a command on the host; an sshd listens on the other side."""
     if not Path(SSHD).exists() or shutil.which("ssh-keygen") is None:
         pytest.skip("no sshd; apt-get install --no-install-recommends openssh-server")
     try:
@@ -139,9 +139,8 @@ def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
 
 @pytest.mark.slow
 def test_a_dpu_is_set_up_driven_and_stopped_over_ssh(base: Path, node: list[str]) -> None:
-    """From a bare machine to three arms on the live daemon, in one report; doctor output of both
-    ends, and the log are copied back; a second `up` leaves keys unchanged; a wrong machine is one
-    line."""
+    """A bare machine becomes three arms on a live daemon in one report. Doctor output of both ends
+    and the log are copied back, a second `up` keeps the keys, and a wrong machine is one line."""
     done = offstage(node, base, "run", "bluefield", "--sessions", "1", "--steps", "4")
     try:
         assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
 """Does a daemon serve a real host at the pace of a modelled chip, in dilated time, without a wrong
-byte; does a run that missed the pace report that, and one that kept it agree with virtual time?"""
+byte? Does a run report that it missed the pace, and else agree with virtual time?"""
 
 import json
 import os
@@ -34,10 +34,10 @@ AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", str(AGREED_STEPS)]
 
 
 def configured(folder: Path, dilation: int) -> AbstractContextManager[Daemon]:
-    """A daemon that emulates a chip, recorded in `folder/record`."""
+    """A daemon that emulates a chip and records into `folder/record`."""
     sections = {
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
-        # As in the presets: memory has no use for the path.
+        # As in the presets: storage in memory ignores the path.
         "storage": {"backend": "emulated", "path": str(folder / "store.ofs"), "size": "64MiB"},
         "model": {"device": "asic_7nm", "dilation": dilation},
         "store": {"segment": "256KiB"},
@@ -57,8 +57,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def test_a_host_decodes_against_a_chip(
     tier: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Has every block prefill's bytes, is every command and answer paced, and are times in the
-    chip's time? Whether this machine kept the pace is not asserted."""
+    """Every block has prefill's bytes, every command and answer is paced, and times are in the
+    chip's time. Whether this machine kept the pace is not asserted."""
     monkeypatch.setattr(checks, "OVERRUNS_MAX", 1.0)
     runtime_dir = str(tier.runtime_dir)
     words = ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, *WORDS]
@@ -69,7 +69,7 @@ def test_a_host_decodes_against_a_chip(
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] > 0 and one["attention_checked"] > 0
     status = device_status(tier.at())
-    steps = 2 * 20 * 2  # sessions, steps, layers: a command each, and blocks handed over
+    steps = 2 * 20 * 2  # sessions, steps, layers: a command each, and blocks delivered
     assert steps < status.paced <= steps + one["demands"]
     assert status.storage.reads > 0
     assert not (tier.runtime_dir.parent / "store.ofs").exists()
@@ -77,8 +77,8 @@ def test_a_host_decodes_against_a_chip(
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that kept the pace, host and daemon in one folder. On a machine that is too slow, or
-    under other load, the run is void by its own rule, and the test skips."""
+    """A run that kept the pace, host and daemon in one folder. If the machine is too slow or busy,
+    the run is void by its own rule, and the test skips."""
     folder = tmp_path_factory.mktemp("loop")
     with configured(folder, AGREED_DILATION) as one:
         words = ["--endpoint", one.endpoint, "--runtime-dir", str(one.runtime_dir)]
@@ -93,8 +93,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_log_of_a_loop_is_replayed(recorded: Path) -> None:
-    """With the loop's own decisions through the same preset in virtual time: does every demand end
-    as the host saw it, and have its time?"""
+    """Replayed with its own decisions through the same preset in virtual time, every demand has a
+    time and ends as the host saw it."""
     trace, record = read_trace(recorded), read_run(recorded)
     assert record.device == "asic_7nm" and record.provenance == "emulated"
     seen = as_hosts_saw(trace, record.stages)
@@ -113,9 +113,9 @@ def test_the_log_of_a_loop_is_replayed(recorded: Path) -> None:
 def test_the_loop_agrees_with_virtual_time(
     recorded: Path, replay: Callable[[Trace, Preset], ChipRun]
 ) -> None:
-    """The same run through the same preset in virtual time, with the log's decisions and in closed
-    loop: do shares of hit, late and miss, and fetch times, agree within the tolerances of a
-    calibration?"""
+    """In virtual time, with the log's decisions and in closed loop, the same run on the same preset
+    has the same shares of hit, late and miss, and the same fetch times, within the tolerances of a
+    calibration."""
     trace, record = read_trace(recorded), read_run(recorded)
     seen, found = as_hosts_saw(trace, record.stages), replay(trace, read_preset("asic_7nm"))
     for name in ("hits", "late", "misses"):
@@ -125,7 +125,7 @@ def test_the_loop_agrees_with_virtual_time(
 
 
 def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
-    """The chip in the loop is the first column, emulated, and its own model the second; no fit."""
+    """The first column is the chip in the loop, emulated; the second its own model, unfitted."""
     words = ["compare", str(recorded), "--asic", "asic_7nm", "--asic", "asic_5nm_hbm4"]
     assert run([*words, "--quick", "--out", str(tmp_path / "page")]) == 0
     found = json.loads(next(tmp_path.glob("page/**/compare.json")).read_text())
@@ -140,7 +140,7 @@ def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_only_shared_memory_goes_by_its_clock(tier: Daemon) -> None:
-    """A host over messages would wait by the machine's clock: is it refused, with the fix?"""
+    """A host over messages would wait by the machine's clock; it is refused, with the fix."""
     with pytest.raises(BadInput, match="attach over shm"), tier.at(fabric="zmq").attached():
         pass
 
@@ -151,8 +151,8 @@ def test_a_run_too_late_is_void(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With two of 101 reads, writes, commands and answers too late: are the files there, and is the
-    exit code 1?"""
+    """If two of 101 reads, writes, commands and answers are too late, the files are there and the
+    exit code is 1."""
     late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
     monkeypatch.setattr(host_run, "counters_since", lambda before, after: {**after, **late})
     runtime_dir = str(tier.runtime_dir)
@@ -176,7 +176,7 @@ def test_a_run_too_late_is_void(
 def test_what_cannot_be_served(
     more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another preset, a disk with its own timing, time that stands still: one line, exit 2."""
+    """Another preset, a disk with its own timing, or frozen time gives one line and exit code 2."""
     assert run(["dpu", "serve", *more]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and said in error

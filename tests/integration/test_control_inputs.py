@@ -1,5 +1,5 @@
-"""Is every message of the control socket accepted whole or refused in one line, whatever its
-content?"""
+"""Is every message of the control socket accepted as a whole or refused in one line, whatever it
+contains?"""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from offstage.host.link.control import Control
 def tier(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Daemon]:
-    """A standalone daemon, and one that is a member of a pod."""
+    """A standalone daemon, and a member of a pod."""
     folder = tmp_path_factory.mktemp("inputs")
     more = {"daemon__metrics_endpoint": "127.0.0.1:0", "storage__size": "8MiB"}
     if request.param == "member":
@@ -44,7 +44,7 @@ def tier(
 
 @pytest.fixture
 def others(tier: Daemon) -> Path:
-    """Other files next to the store, one of each kind."""
+    """Files of every kind next to the store."""
     folder = tier.log.parent / "others"
     with contextlib.suppress(FileExistsError):
         (folder / "folder").mkdir(parents=True)
@@ -57,14 +57,14 @@ def others(tier: Daemon) -> Path:
 
 
 def held(tier: Daemon) -> dict[str, tuple[object, ...]]:
-    """Everything on the disk, except the log."""
+    """Return everything on the disk except the log."""
     found = snapshot(tier.log.parent)
     del found[tier.log.name]
     return found
 
 
 def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -> p.Reply:
-    """The raw answer to a message."""
+    """Return the raw answer to a message."""
     socket = control._line.socket
     raw = msgspec.msgpack.encode(fields)
     socket.send_multipart([control._ticket if ticket is None else ticket, raw], zmq.NOBLOCK)
@@ -82,8 +82,8 @@ def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -
 def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
     tier: Daemon, others: Path, who: str
 ) -> None:
-    """Invalid values in each field of each message: is there one answer, of one line if it is an
-    error, none of them an internal error, and is every file unchanged?"""
+    """Each invalid value in each field of each message gets one answer. An error is one line and
+    never an internal error, and every file is unchanged."""
     before = held(tier)
     tenant, ticket = (p.OPERATOR if who == "operator" else TENANT), b"" if who == "nobody" else None
     for kind in p.CALLS:
@@ -103,14 +103,14 @@ def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
 
 
 def undo(control: Control) -> None:
-    """Reverts a message that turned out to be valid."""
+    """Revert a message that turned out to be valid."""
     control.undrain()
     control.fabric_shut("zmq")
     control.fabric_open("shm")
 
 
 def test_no_setting_of_policy_or_storage_changes_a_file(tier: Daemon, others: Path) -> None:
-    """Each key of PolicySet and StorageMove, and of each tenant, with each text."""
+    """This covers each key of PolicySet, StorageMove and a tenant, with each text."""
     before = held(tier)
     new = str(tier.log.parent / "new.ofs")
     moves = [
@@ -151,7 +151,7 @@ def test_no_setting_of_policy_or_storage_changes_a_file(tier: Daemon, others: Pa
 
 
 def test_no_endpoint_of_a_fabric_changes_a_file(tier: Daemon, others: Path) -> None:
-    """A file, a link, a pipe, a folder, the daemon's own sockets at the path; no path; no port."""
+    """Each is refused: a file, link, pipe, folder or daemon's socket as path; no path; no port."""
     before = held(tier)
     paths = [*others.iterdir(), *tier.runtime_dir.iterdir(), others / "no/folder", Path("x" * 5000)]
     endpoints = [f"ipc://{one}" for one in paths] + [f"ipc://{one}" for one in NO_PATHS]

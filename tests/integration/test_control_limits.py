@@ -1,4 +1,4 @@
-"""Does a daemon that is attacked through its sockets stay small, and available to all others?"""
+"""Does a daemon whose sockets are attacked stay small, and available to all others?"""
 
 import contextlib
 import resource
@@ -40,7 +40,7 @@ def threads(tier: Daemon) -> int:
 
 
 def check_open(tier: Daemon) -> None:
-    """Can a host log in, attach and map its region, and does the operator get an answer?"""
+    """Check that a host can log in, attach and map its region, and the operator gets an answer."""
     with tier.control(timeout_s=WAIT_S) as control:
         shm.open_driver(control.attach("shm"), WAIT_S).close()
     with tier.control(p.OPERATOR, timeout_s=WAIT_S) as operator:
@@ -48,14 +48,14 @@ def check_open(tier: Daemon) -> None:
 
 
 def test_endless_handshakes_lock_no_host_out(tier: Daemon) -> None:
-    """With 1,100 connections that completed a handshake and stay open: are host and operator
-    admitted? They used to take every descriptor."""
+    """With 1,100 open connections that completed a handshake, host and operator are still admitted.
+    Such connections once took every descriptor."""
     host, port = tier.endpoint.removeprefix("tcp://").split(":")
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     with contextlib.ExitStack() as held:
         for _ in range(1100):
             raw = held.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S))
-            with contextlib.suppress(OSError):  # displaced already
+            with contextlib.suppress(OSError):  # already displaced
                 raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
                 raw.sendall(bytes([4, len(ready)]) + ready)
         check_open(tier)
@@ -64,8 +64,8 @@ def test_endless_handshakes_lock_no_host_out(tier: Daemon) -> None:
 
 
 def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
-    """With 800 scrapes that never complete their request: does none take a thread, and does the
-    next get an answer?"""
+    """With 800 scrapes that never complete their request, none takes a thread, and the next one
+    gets an answer."""
     before = threads(tier)
     with contextlib.ExitStack() as held:
         for _ in range(800):
@@ -80,7 +80,7 @@ def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
 
 
 def test_silent_hand_out_connections_lock_no_host_out(tier: Daemon) -> None:
-    """With 200 silent connections to the hand-out: does the next host get its descriptors?"""
+    """With 200 silent connections to the hand-out, the next host gets its descriptors."""
     with contextlib.ExitStack() as held:
         for _ in range(200):
             mute = held.enter_context(socket.socket(socket.AF_UNIX))
@@ -89,7 +89,7 @@ def test_silent_hand_out_connections_lock_no_host_out(tier: Daemon) -> None:
 
 
 def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
-    """A tenant logs in until it is refused: can the operator still log in?"""
+    """A tenant logs in until it is refused; the operator can still log in."""
     with contextlib.ExitStack() as held:
         with pytest.raises(StoreFull):
             for _ in range(1000):
@@ -99,8 +99,8 @@ def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
 
 
 def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Daemon) -> None:
-    """What does a scrape show without a token, with a wrong one, with the tenant's, with the
-    operator's?"""
+    """A scrape without a valid token shows no tenant, with a tenant's that tenant, with the
+    operator's all."""
     red = metrics_token(read_secret(tier.runtime_dir / "red.secret"))
     operators = (tier.runtime_dir / "metrics.token").read_text().strip()
     for token in ("", "wrong", red[:-1]):

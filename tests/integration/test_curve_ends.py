@@ -20,8 +20,7 @@ SECRET = "5a" * 32
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keys as the commands make them: of the daemon, of a client it knows, and of an unknown
-    one."""
+    """Keys made by the commands: the daemon's, a known client's and an unknown client's."""
     base = tmp_path_factory.mktemp("curve")
     assert run(["keys", "make", "server", str(base / "server")]) == 0
     for name in ("known", "stranger"):
@@ -57,8 +56,8 @@ def reach(address: str, base: Path, keys: str) -> None:
 def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
     tier: Daemon, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over the network's port with its own keys, by a name in the user's file; and as the daemon's
-    user on its machine, without any."""
+    """A name in the user's file gives address and keys for the network's port; the daemon's user on
+    its machine needs no key."""
     entry = (
         f'[lab]\nendpoint = "{tier.endpoint}"\ncurve_dir = "known"\n'
         'operator_secret = "operator.secret"\n'
@@ -78,8 +77,7 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
 
 
 def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
-    """Does each cause have its own error: no key, another daemon's key, an unknown client, no
-    daemon?"""
+    """No key, another daemon's key, an unknown client, and no daemon have one error each."""
     with pytest.raises(BadInput, match="does not know this client's key"):
         reach(tier.endpoint, base, "stranger")
     with pytest.raises(BadInput, match="may require CURVE"):
@@ -94,7 +92,7 @@ def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
 
 
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
-    """Also while the daemon runs; a secret key, or a second one of a name, is refused."""
+    """No restart is needed. A secret key, or a second key of a name, is refused."""
     folder, key = str(base / "server"), base / "stranger/client.key"
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2
@@ -108,7 +106,7 @@ def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
 
 
 def test_a_daemon_whose_clients_have_no_key_does_not_start(tmp_path: Path) -> None:
-    """With an empty clients/ no client could connect, and a ready line would be false."""
+    """With an empty clients/ no client could connect, and the ready line would be false."""
     assert run(["keys", "make", "server", str(tmp_path / "keys")]) == 0
     config = load(
         overrides={"daemon.curve_dir": f"{tmp_path}/keys", "storage.backend": "emulated"},

@@ -1,4 +1,4 @@
-"""Does the real daemon start, serve, refuse, drain and survive, as a separate process?"""
+"""Does the real daemon, as a separate process, start, serve, refuse, drain and survive?"""
 
 import contextlib
 import json
@@ -71,7 +71,7 @@ def rss_bytes(served: Daemon) -> int:
 
 
 def refused(tmp_path: Path, **changed: str) -> str:
-    """Start a daemon that must not start; its one line on stderr."""
+    """Start a daemon that must not start; returns its one line on stderr."""
     config = tmp_path / "refused.toml"
     write_config(config, sections_of(tmp_path, options(changed), TENANTS))
     done = subprocess.run(
@@ -124,8 +124,8 @@ def write_and_read(control: Control, driver: Driver, count: int = 8) -> None:
 
 
 def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path) -> None:
-    """Login, attach, hand-out, put, fetch: are the bytes the same, and do ledger and metrics show
-    it?"""
+    """After login, attach, hand-out, put and fetch the bytes are the same, and ledger and metrics
+    show it."""
     with daemon(tmp_path) as served:
         with served.control() as control:
             driver = take_driver(control.attach())
@@ -153,7 +153,7 @@ def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path)
 
 
 def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
-    """Does a host with another tenant's name, ticket or token get anything?"""
+    """A host with another tenant's name, ticket or token gets nothing."""
     with daemon(tmp_path) as served:
         red_secret = read_secret(served.runtime_dir / "red.secret")
         with pytest.raises(BadInput, match="cannot prove"):
@@ -172,8 +172,8 @@ def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_the_policy_changes_while_the_daemon_runs(tmp_path: Path) -> None:
-    """Does a change apply at once, is a wrong one refused as a whole, and may only the operator
-    make one?"""
+    """A change applies at once, a wrong one is refused as a whole, and only the operator may make
+    one."""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         assert operator.policy_set({"prefetchers": ["window"], "degree_max": 7})["degree_max"] == 7
         with pytest.raises(BadInput, match="did you mean 'degree_max'"):
@@ -185,7 +185,7 @@ def test_the_policy_changes_while_the_daemon_runs(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) -> None:
-    """Are blocks that were only staged on the store after SIGTERM, and is the exit code 0?"""
+    """Blocks that were only staged are on the store after SIGTERM, and the exit code is 0."""
     back = {"store__write": "back", "store__dirty_max": "64"}
     written = blocks_of(6, 9)
     ordinals = np.arange(6, dtype=np.uint32)
@@ -214,8 +214,8 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
 
 
 def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path) -> None:
-    """After `drain`, are new sessions refused with a reason while status still answers? After
-    `undrain`, does the same daemon accept sessions and puts again?"""
+    """After `drain` new sessions are refused with a reason, and status still answers. After
+    `undrain` the same daemon accepts sessions and puts again."""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         with served.control() as control:
             control.attach()
@@ -234,9 +234,9 @@ def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path
 
 
 def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> None:
-    """With another secret no block would be found: is the start refused if the secret is missing,
-    naming the copy to restore, or is another one; are the blocks there once it is restored? Does a
-    tenant without a store start normally?"""
+    """Another secret would find no block, so a start with a missing or different secret is refused
+    and names the copy to restore. Once it is restored, the blocks are there. A tenant without a
+    store starts normally."""
     with daemon(tmp_path) as served, served.control() as control:
         driver = take_driver(control.attach())
         write_and_read(control, driver)
@@ -260,7 +260,7 @@ def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> N
 
 
 def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
-    """After kill -9 of a host, are port and sessions freed long before the heartbeat's timeout?"""
+    """After kill -9 of a host, port and sessions are freed long before the heartbeat's timeout."""
     with daemon(tmp_path, daemon__host_timeout="1h") as served:
         pid = os.fork()
         if pid == 0:  # the host: attaches, opens sessions, then sleeps until it is killed
@@ -284,7 +284,7 @@ def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
-    """Is a host without heartbeats reclaimed and notified, and does one with heartbeats stay?"""
+    """A host without heartbeats is reclaimed and notified; one with heartbeats stays."""
     with daemon(tmp_path, daemon__host_timeout="600ms") as served:
         silent = served.control(heartbeat=False)
         silent.attach()
@@ -297,14 +297,14 @@ def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
             with pytest.raises(BadInput, match="log in again"):
                 silent.status()
         silent.close()
-        with pytest.raises(RunFailed, match="log in again"):  # and not a traceback of its socket
+        with pytest.raises(RunFailed, match="log in again"):  # no traceback of its socket
             silent.status()
         assert silent.lost
 
 
 def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
-    """Do a second daemon, a taken port, another version's store, and bad values get one line and
-    exit code 2?"""
+    """A second daemon, a taken port, another version's store, and bad values give one line and exit
+    code 2."""
     with daemon(tmp_path) as served:
         line = refused(tmp_path)  # the same runtime directory
         assert f"pid {served.process.pid}" in line
@@ -325,8 +325,8 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
 
 
 def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None:
-    """With random frames, raw bytes and a claimed 1 GiB frame: does the daemon keep running in
-    little memory?"""
+    """Random frames, raw bytes and a claimed 1 GiB frame neither end the daemon nor cost much
+    memory."""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         before = rss_bytes(served)
         rng = np.random.default_rng(5)
@@ -363,8 +363,8 @@ def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None
 
 
 def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
-    """Do ports, sessions and chunks beyond the limits each get a typed error, and does the daemon
-    keep running?"""
+    """Ports, sessions and chunks beyond the limits each get a typed error, and the daemon keeps
+    running."""
     limits = {"limits__ports": "1", "limits__sessions": "2", "limits__context_tokens": "256"}
     with daemon(tmp_path, **limits) as served:
         with served.control() as first, served.control() as second:
@@ -380,7 +380,7 @@ def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
-    """Does a new core that is fed a live run's log make the same decisions, with the same work?"""
+    """A new core that is fed a live run's log makes the same decisions, with the same work."""
     run = tmp_path / "recorded"
     with daemon(tmp_path, daemon__record_dir=str(run)) as served:
         with served.control() as control:
@@ -398,8 +398,8 @@ def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_lacks_records_fails_its_run(tmp_path: Path) -> None:
-    """A fetch of 32 demands and a ring of 16: does the daemon serve to its end, drain, record how
-    much was lost, and exit with 1 and one line about it?"""
+    """With a fetch of 32 demands and a ring of 16 the daemon serves to its end, drains, records how
+    much was lost, and exits with 1 and one line about it."""
     run = tmp_path / "recorded"
     with daemon(tmp_path, daemon__record_dir=str(run), limits__records="16") as served:
         with served.control() as control:

@@ -20,7 +20,9 @@ from offstage.dpu.storage.storefile import inspect
 from offstage.host.fabrics.shm import open_driver
 from offstage.host.link.control import Control
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))  # as a script, too
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "reference")
+)  # needed when run as a script
 
 from live_daemon import (
     CHUNKS,
@@ -38,7 +40,7 @@ from live_daemon import (
 
 
 def kill_loop(folder: Path, kills: int, seed: int, **changed: str) -> dict[str, float]:
-    """Start and kill the daemon this many times on one store; returns figures of the run."""
+    """Start and kill the daemon `kills` times on one store; returns figures of the run."""
     rng = random.Random(seed)
     acknowledged: set[tuple[int, int, int]] = set()
     figures = {"kills": 0.0, "fetched": 0.0, "checked": 0.0}
@@ -77,7 +79,7 @@ CODED = {"store__codec": "fp8_e4m3", "storage__lba": "512"}
     ids=["plain", "coded"],
 )
 def test_a_dozen_kills_of_the_daemon(tmp_path: Path, kills: int, changed: dict[str, str]) -> None:
-    """Is every acknowledged write-through block there after each of a dozen kills?"""
+    """Every acknowledged write-through block is there after each of a dozen kills."""
     figures = kill_loop(tmp_path, kills, 1, **changed)
     assert bool(inspect(tmp_path / "store.ofs")["coded"]) == bool(changed)
     assert figures["acknowledged"] >= kills and figures["checked"] >= figures["acknowledged"]
@@ -89,7 +91,7 @@ def test_a_dozen_kills_of_the_daemon(tmp_path: Path, kills: int, changed: dict[s
     "OFFSTAGE_SLOW" not in os.environ, reason="takes minutes; set OFFSTAGE_SLOW=1 to run it"
 )
 def test_two_hundred_kills_of_the_daemon(tmp_path: Path) -> None:
-    """The same, 200 times."""
+    """As above, 200 times."""
     figures = kill_loop(tmp_path, 200, 2)
     print({name: round(value, 1) for name, value in figures.items()})
     assert figures["kills"] == 200 and figures["acknowledged"] >= 200
@@ -101,7 +103,7 @@ def test_two_hundred_kills_of_the_daemon(tmp_path: Path) -> None:
     ids=["through", "back", "back-coded"],
 )
 def test_kills_of_a_host(tmp_path: Path, write: str, changed: dict[str, str]) -> None:
-    """Does the daemon reclaim a killed host's resources, and keep serving the others?"""
+    """The daemon reclaims a killed host's resources and keeps serving the others."""
     rng = random.Random(3)
     acknowledged: set[tuple[int, int, int]] = set()
     with daemon(tmp_path, store__write=write, store__dirty_max="32", **changed) as tier:
@@ -129,7 +131,7 @@ def test_kills_of_a_host(tmp_path: Path, write: str, changed: dict[str, str]) ->
 
 
 def test_an_idle_daemon_sleeps(tmp_path: Path) -> None:
-    """Does an idle daemon's reactor sleep rather than spin?"""
+    """An idle daemon's reactor sleeps rather than spins."""
     with daemon(tmp_path) as tier, tier.control("operator") as operator, tier.control() as host:
         with open_driver(host.attach("shm")):
             before = operator.status()["device"]
@@ -139,16 +141,16 @@ def test_an_idle_daemon_sleeps(tmp_path: Path) -> None:
                 sleeps = after["sleeps"] - before["sleeps"]
                 if sleeps >= 8:
                     break
-            # A status or a heartbeat is a busy turn and the spinning after it; a reactor that
+            # A status or a heartbeat costs a busy turn and some spinning; a reactor that
             # never slept would take a million turns in this time.
             assert after["loops"] - before["loops"] < 2_000 * (sleeps + 8)
             assert after["sleep_ns"] - before["sleep_ns"] > after["idle_ns"] - before["idle_ns"]
-            # And a sleep is one: a bell that nobody silences would end each at once.
+            # And a sleep lasts: a bell that is never silenced would end each at once.
             assert after["sleep_ns"] - before["sleep_ns"] > 1_000_000 * sleeps
 
 
 def host_main(endpoint: str, runtime_dir: str, number: str) -> None:
-    """The host to be killed: prints its acknowledged puts to stdout."""
+    """The host to be killed: it prints its acknowledged puts to stdout."""
     rng = random.Random(int(number))
     control = Control(endpoint, tenant=TENANT, runtime_dir=Path(runtime_dir))
     driver = open_driver(control.attach("shm"))

@@ -90,8 +90,8 @@ class Link:
 
 
 def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -> None:
-    """Put and fetch by messages: are the bytes the same, is damage refused, is misuse a typed
-    error, and is nothing left over?"""
+    """Put and fetch by messages return the same bytes, damage is refused, misuse is a typed error,
+    and nothing is left over."""
     rows = np.random.default_rng(1).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
     with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as tier:
         with tier.control() as control:
@@ -118,7 +118,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             assert np.array_equal(got[stored], rows[stored]) and not got[1].any()
             sums = np.frombuffer(reply.checksums, "<u8")
             assert sums[0] == lib.ofs_checksum(ffi.from_buffer(rows[0].tobytes()), PAYLOAD)
-            assert not link.put(session, rows).any()  # the damaged one again, whole this time
+            assert not link.put(session, rows).any()  # the damaged block again, now intact
 
             def code(request: zmq_messages.FabricRequest, *more: bytes, **ticket: bytes) -> str:
                 answer = link.ask(request, *more, **ticket)[0]
@@ -143,7 +143,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
 
 
 def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
-    """Can a client with a listed key log in, and one without a key or with another not?"""
+    """A client with a listed key can log in; one with another key or none cannot."""
     keys, known = tmp_path / "keys", tmp_path / "known"
     stranger = tmp_path / "stranger"
     for directory in (keys / "clients", known, stranger):
@@ -165,7 +165,7 @@ def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
 
 
 def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path) -> None:
-    """Is the socket of mode 0600, and does a daemon start although a killed one left its socket?"""
+    """The socket has mode 0600, and a daemon starts although a killed one left its socket."""
     path = tmp_path / "control"
     for _ in range(2):
         with daemon(tmp_path, daemon__endpoint=f"ipc://{path}") as tier:
@@ -175,7 +175,7 @@ def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path)
 
 
 def test_the_ready_line_goes_to_a_descriptor(tmp_path: Path) -> None:
-    """Does the launcher need only descriptor 3? Standard output is discarded."""
+    """The launcher needs only descriptor 3: standard output is discarded."""
     script = ["sh", "-c", 'exec "$@" --ready-fd 3 3>&1 >/dev/null', "sh"]
     with daemon(tmp_path, script) as tier:
         assert tier.ready.event == "ready"
@@ -188,8 +188,7 @@ def cli(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
-    """Do status, ledger, policy, dismiss and drain print JSON, and errors in one line with code
-    2?"""
+    """Status, ledger, policy, dismiss and drain print JSON; an error is one line with code 2."""
     options = {
         "daemon__endpoint": "tcp://127.0.0.1:*",
         "memory__huge": "off",
@@ -201,7 +200,7 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
         status = json.loads(cli("dpu", "status", *at).stdout)
         assert status["storage"] == "emulated" and status["tenants"][0]["name"] == "default"
         memory = status["memory"]
-        assert memory["bytes"] > 1 << 20  # as much as lies in huge pages where it may
+        assert memory["bytes"] > 1 << 20  # what lies in huge pages if allowed
         assert memory["reserved_bytes"] == memory["transparent_bytes"] == 0
         changed = cli("dpu", "policy", "set", "degree_max=3", "prefetchers=none", *at)
         assert json.loads(changed.stdout)["degree_max"] == 3
@@ -221,8 +220,8 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
 
 
 def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:
-    """Do a torn log, a foreign store and an unknown command get one line and code 2 or 1, without a
-    traceback?"""
+    """A torn log, a foreign store and an unknown command give one line and code 2 or 1, without a
+    traceback."""
     (tmp_path / "torn").write_bytes(b"\x01" * 1000)
     for words in (
         ["dpu", "replay", str(tmp_path / "torn")],

@@ -1,4 +1,4 @@
-"""Does `offstage demo`, started as a user starts it, report correctly what it ran?"""
+"""Does `offstage demo`, started as by a user, report correctly what it ran?"""
 
 import json
 import re
@@ -29,7 +29,7 @@ SMALL = "demo --storage emulated --sessions 1 --steps 4 --context-tokens 4096".s
 
 
 def demo(folder: Path, *words: str) -> dict[str, Any]:
-    """The summary of a demo run as a process; stdout has nothing but figures."""
+    """Run a demo as a process and return its summary; stdout has nothing but figures."""
     done = subprocess.run(
         offstage_words("demo", "--out", "out", "--format", "json", *words),
         cwd=folder,
@@ -49,7 +49,7 @@ def demo(folder: Path, *words: str) -> dict[str, Any]:
 
 
 def check_run(one: dict[str, Any]) -> None:
-    """The properties of every run."""
+    """Check the properties that every run has."""
     assert RUN_KEYS <= set(one)
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
@@ -88,8 +88,8 @@ def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> None:
-    """The same demands without a DPU: no fetch of g3 is a hit, all blocks are right, and the page,
-    the terminal and summary.json show them."""
+    """For the same demands without a DPU, no fetch of g3 is a hit and all blocks are right. The
+    page, the terminal and summary.json show these runs."""
     summary = demo(
         tmp_path,
         "--sessions",
@@ -127,8 +127,7 @@ def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> No
 def test_demands_depend_on_the_seed_alone(
     quick: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Not on prefetcher or storage, and the same when repeated: selection and HBM pool are the
-    host's."""
+    """Prefetcher and storage do not change them: selection and HBM pool are the host's."""
     _, summary = quick
     again = demo(tmp_path, "--quick", "--seed", "7", "--storage", "emulated")
     seen = [
@@ -141,8 +140,8 @@ def test_demands_depend_on_the_seed_alone(
 def test_the_curve_passes_through_the_run_that_it_is_made_of(
     quick: tuple[Path, dict[str, Any]],
 ) -> None:
-    """The same demands in virtual time, at the demo's buffer and without prefetch; of prefetching
-    arms the point at their own degree is named, and the page has both."""
+    """In virtual time the same demands give the demo's point at its buffer without prefetch. For
+    prefetching arms the point of their own degree is named, and the page has both."""
     out, summary = quick
     named = [one["run"] for one in summary["curve"] if one["run"]]
     assert named == ["none", "window+ema", "window+ema+shared"]
@@ -156,22 +155,22 @@ def test_the_curve_passes_through_the_run_that_it_is_made_of(
 
 
 def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]) -> None:
-    """With the same guesses before the first step, live and in virtual time: are the guessed blocks
-    there when demanded, with equal hits?"""
+    """With the same guesses before the first step, live and in virtual time, the guessed blocks are
+    there when demanded, with equal hits."""
     summary = quick[1]
     assert summary["workload"]["warm_up"] and summary["workload"]["processes"] == PROCESSES
     runs = {one["name"]: one for one in summary["runs"][len(ARMS) :]}
     for name in ("window+ema", "window+ema+shared"):
         assert runs[name]["ends"]["cold"] < 0.5 * runs["window"]["ends"]["cold"]
         again = next(one["hit"] for one in summary["curve"] if one["run"] == name)
-        # Late is no hit, but nothing that was not predicted; a cold start has 0.14 less.
+        # A late block is no hit, but it was predicted; a cold start has 0.14 less.
         live = runs[name]["hit"] + runs[name]["late"]
         assert abs(live - again) < WARM_TOLERANCE
 
 
 @pytest.mark.slow
 def test_a_trace_gives_lengths_arrivals_and_sharing(tmp_path: Path) -> None:
-    """Three long prompts, two of them over one prefix of 8K tokens, and one cut to the cap."""
+    """Two of three long prompts share a prefix of 8K tokens; one prompt is cut to the cap."""
     common = list(range(16))
     rows = [
         {"timestamp": 0, "input_length": 9_000, "output_length": 5, "hash_ids": [*common, 90, 91]},
@@ -254,7 +253,7 @@ def test_bad_options_are_one_line(
 def test_a_corrupt_block_fails_the_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In all its runs: are summary and page there, and the exit code 1 with one line?"""
+    """If all runs have one, summary and page are there, and the exit code is 1 with one line."""
     damage_fetches(monkeypatch)
     out = tmp_path / "out"
     assert run([*SMALL, "--out", str(out), "--format", "json"]) == 1
@@ -269,8 +268,8 @@ def test_a_corrupt_block_fails_the_demo(
 def test_a_demo_whose_recording_lacks_something_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With rings too small for the events between two polls: are summary and page there, with how
-    much was lost, and is the exit code 1?"""
+    """With rings too small for the events between two polls, summary and page are there, say how
+    much was lost, and the exit code is 1."""
     write = daemon.write_config
 
     def small(path: Path, sections: daemon.Sections) -> None:

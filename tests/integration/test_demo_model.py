@@ -1,4 +1,4 @@
-"""Does the demo's real model answer alike with every way to prefetch, and say what each cost?"""
+"""Does the demo's real model answer alike under every prefetcher, and is each one's cost shown?"""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ LONG = {"max_position_embeddings": 2048}
 def test_every_arm_writes_the_same_text_and_has_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prefetch changes how many demands are staged, and neither the text nor the number of demands.
+    """Prefetch changes how many demands are staged, but neither the text nor the number of demands.
     The table comes first, and the page has both texts."""
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
     model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
@@ -51,8 +51,8 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
 def test_a_prompt_is_read_once_and_a_damaged_copy_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is what the model wrote the same from the kept prefill, and is a copy of other bytes, or of
-    another prompt, left unused?"""
+    """The model writes the same from the kept prefill; a copy that is damaged, or of another
+    prompt, is not used."""
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
     model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
     reads: list[int] = []
@@ -90,8 +90,8 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
 def test_a_document_that_is_no_prompt_is_one_line(
     letters: int | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a document refused, before a daemon starts, that is too short for a block, too long for
-    the model, or not there?"""
+    """A document that is missing, too short for a block, or too long for the model is refused
+    before a daemon starts."""
     model = model_of(tmp_path, "llama", **LONG)
     text = tmp_path / "letters.txt"
     if letters is not None:

@@ -1,11 +1,11 @@
 """Does the running daemon survive errors of its drive, EIO and ENOSPC, under io_uring where
 possible?
 
-Past the new end of a truncated file the store reads nothing. A loop device returns the errors of a
+The store reads nothing past the new end of a truncated file. A loop device returns the errors of a
 block device: its backing file is truncated (EIO), or is sparse on a file system that fills up
 (ENOSPC). The kernel refuses writes beyond the file size limit (EFBIG), which is lowered from
 outside while the daemon runs. Acknowledged blocks that still exist are served, wrong bytes never
-are, each affected caller gets a one-line error, and the daemon continues, and recovers when the
+are. Each affected caller gets a one-line error, and the daemon continues and recovers when the
 drive does.
 """
 
@@ -42,7 +42,7 @@ def fill(driver: Driver, text: Text) -> list[Place]:
 
 
 def served(driver: Driver, text: Text, places: list[Place]) -> dict[Place, int]:
-    """How the fetch of each block ended; fetched bytes are checked."""
+    """Return how the fetch of each block ended; fetched bytes are checked."""
     return {(one, layer): fetch(driver, text, layer, [one])[0] for one, layer in places}
 
 
@@ -57,7 +57,7 @@ def cut(backing: Path) -> int:
 
 
 def check_cut(tier: Daemon, backing: Path) -> None:
-    """A text is on the store and not in the arena; then its file is truncated."""
+    """Truncate the file below a text that is on the store and not in the arena."""
     with (
         tier.control(p.OPERATOR) as operator,
         tier.control() as control,
@@ -78,7 +78,7 @@ def check_cut(tier: Daemon, backing: Path) -> None:
         }, ends
         device = operator.status()["device"]
         assert device["store"]["io_errors"] + device["check_failures"] > 0
-        other = open_text(control, 2)  # what is written now is there again
+        other = open_text(control, 2)  # new writes succeed
         fresh = fill(driver, other)
         operator.reset()
         assert fresh and set(served(driver, other, fresh).values()) == {0}
@@ -88,7 +88,7 @@ def check_cut(tier: Daemon, backing: Path) -> None:
 
 
 def test_a_store_that_is_cut_short_under_the_daemon(tmp_path: Path) -> None:
-    """With a file under O_DIRECT: are short reads errors and no data, and is the rest served?"""
+    """With a file under O_DIRECT short reads are errors, not data, and the rest is served."""
     with daemon(tmp_path, storage__size=f"{STORE}") as tier:
         check_cut(tier, tmp_path / "store.ofs")
 
@@ -108,7 +108,7 @@ def mounted(folder: Path, size: str) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A loop device over a sparse file on a small file system: its path, and the file."""
+    """The path of a loop device over a sparse file on a small file system, and the file."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted(folder, "16m")
@@ -142,8 +142,8 @@ def test_a_block_device_whose_reads_fail(tmp_path: Path, disk: tuple[str, Path])
 def test_a_block_device_that_fills_up_and_has_room_again(
     tmp_path: Path, disk: tuple[str, Path]
 ) -> None:
-    """If the device below returns ENOSPC during puts: is that reported as such, are all
-    acknowledged blocks there and right, and do puts succeed again once there is room?"""
+    """ENOSPC from the device during puts is reported as such, all acknowledged blocks are there and
+    right, and puts succeed again once there is room."""
     device, backing = disk
     with (
         daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier,
@@ -152,8 +152,8 @@ def test_a_block_device_that_fills_up_and_has_room_again(
         open_driver(control.attach("shm")) as driver,
     ):
         texts: list[tuple[Text, list[Place]]] = []
-        while len(texts) < 100:  # 76 blocks of 8 KiB a MiB: the disk holds about twenty texts
-            if len(texts) >= 6:  # a host has so many sessions
+        while len(texts) < 100:  # 76 blocks of 8 KiB in a MiB: the disk holds about twenty texts
+            if len(texts) >= 6:  # a host's limit of sessions
                 control.session_close(texts[-6][0].session)
             text = open_text(control, len(texts) + 1)
             texts.append((text, fill(driver, text)))
@@ -185,9 +185,9 @@ def refuse_writes(tier: Daemon, refuse: bool) -> None:
 
 
 def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
-    """If each write of a segment fails in the running daemon: is every put reported, is every older
-    block there served and counted, is a delete that cannot be written an error; and when writes
-    succeed again, are refused puts accepted, and does the delete survive a kill?"""
+    """If every segment write fails, each put is reported, all older blocks are served and counted,
+    and a delete that cannot be written is an error. When writes succeed again, refused puts are
+    accepted, and the delete survives a kill."""
     with daemon(tmp_path, storage__size=f"{STORE}", storage__io_timeout="1s") as tier:
         with (
             tier.control(p.OPERATOR) as operator,
@@ -208,7 +208,7 @@ def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
             assert set(served(driver, kept, places).values()) == {0}
             refuse_writes(tier, False)
             assert len(fill(driver, late)) == len(places)
-            control.session_close(late.session, keep=False)  # it waits for the other, too
+            control.session_close(late.session, keep=False)  # it waits for the other session too
         tier.process.send_signal(signal.SIGKILL)
         tier.process.wait(120)
         assert "delete_not_on_drive" in tier.log.read_text()
@@ -220,8 +220,8 @@ def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
 
 
 def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None:
-    """Write-back: the drive refuses the flush of acknowledged blocks. Are they retried until it
-    accepts them, and all there after a drain and a kill?"""
+    """In write-back, acknowledged blocks whose flush the drive refuses are retried until it accepts
+    them, and are all there after a drain and a kill."""
     back = {"store__write": "back", "store__dirty_max": "32"}
     with daemon(tmp_path, storage__size=f"{STORE}", **back) as tier:
         with (
@@ -232,7 +232,7 @@ def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None
             refuse_writes(tier, True)
             text = open_text(control, 1)
             taken = put(driver, text, 0, list(range(16)))
-            assert taken  # as long as one flush waits, puts get the drive's answer
+            assert taken  # while a flush waits, puts get the drive's error
             until(lambda: operator.status()["device"]["flush_retries"] > 0)
             assert operator.status()["device"]["dirty_blocks"] == len(taken)
             refuse_writes(tier, False)

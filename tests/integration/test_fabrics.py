@@ -42,7 +42,7 @@ def daemon(folder: Path) -> Iterator[tuple[Daemon, Control]]:
 
 
 def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
-    """Put and fetch more blocks than a window and a step hold; returns session and keys."""
+    """Put and fetch more blocks than a window or a step holds; returns session and keys."""
     session = control.session_open(select_blocks=16)
     reply = control.append(session, [i.to_bytes(16, "little") for i in range(COUNT)])
     keys = block_keys(reply.keys, LAYERS)
@@ -60,8 +60,8 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["shm", "zmq"])
 def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
-    """Over each fabric of a real daemon; a host learns with its session how many of its scores the
-    policy accepts, sends no more, and the ledger counts what it sent."""
+    """Blocks come back right. With its session a host learns how many of its scores the policy
+    accepts; it sends no more, and the ledger counts what it sent."""
     with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control, name)
         session, keys = write_and_read(control, fabric)
@@ -91,7 +91,7 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
 
 
 def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
-    """Through the broken wake descriptor: the timeout of this fetch would exceed the test's."""
+    """The broken wake descriptor reveals it: the timeout of this fetch would exceed the test's."""
     with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control)
         session, keys = write_and_read(control, fabric)

@@ -1,5 +1,5 @@
 """If the daemon freezes during a read, does the waiting host learn of it in time, and are its
-buffers not written after that?"""
+buffers left alone from then on?"""
 
 import re
 from pathlib import Path
@@ -32,8 +32,8 @@ def step(worker: Copies, one: Step) -> None:
 
 
 def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
-    """Is the engine given the failed blocks while the daemon is still frozen, are they not written
-    when it resumes, and are later loads right?"""
+    """The engine is given the failed blocks while the daemon is still frozen, they are not written
+    when it resumes, and later loads are right."""
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
         where = reached(tier, patience_s=60.0)
@@ -67,10 +67,10 @@ def told(begin: Any, *given: Any, **more: Any) -> Completion:
 @pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("fabric", ["shm", "zmq"])
 def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leased: bool) -> None:
-    """Frozen before the object has its session, or (leased) with its blocks in flight: are the read
-    and a lookup LATE while the daemon is frozen? Once it resumes: is their buffer unchanged,
-    nothing leased, no session left, a concurrent put done and the key readable?"""
-    size = 300 * PAYLOAD  # more than the arena has
+    """The daemon freezes before the object has its session, or (leased) with its blocks in flight:
+    read and lookup are LATE. Once it resumes, their buffer is unchanged, nothing is leased, no
+    session is left, a concurrent put is done and the key is readable."""
+    size = 300 * PAYLOAD  # more than the arena holds
     data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     with daemon(tmp_path, limits__sessions="64", limits__context_tokens="32768") as tier:
         where = reached(tier, fabric=fabric)
@@ -109,8 +109,8 @@ def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leas
 
 
 def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path) -> None:
-    """Does the registry that LMCache and SGLang serve count reads and lookups that were late, and
-    does the alert ask for its counters and for each of vLLM's, by their names?"""
+    """The registry that LMCache and SGLang serve counts late reads and lookups, and the alert
+    queries its counters and each of vLLM's by name."""
     registry = pytest.importorskip("prometheus_client").REGISTRY
     names = [f"offstage_{kind}_late_total" for kind in ("get", "look")]
     counters()
@@ -119,7 +119,7 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
         where = reached(tier, patience_s=0.2)
         with ObjectClient(where) as client, frozen(tier):
             late = told(client.get, [b"x", b"y"], [bytearray(9), bytearray(9)])
-            past = told(client.exists, [b"x", b"y"], within_s=-1.0)  # a bound that is past already
+            past = told(client.exists, [b"x", b"y"], within_s=-1.0)  # already past
             assert late.states == past.states == (State.LATE,) * 2
     after = [registry.get_sample_value(name) for name in names]
     assert [now - was for now, was in zip(after, before, strict=True)] == [2, 2]

@@ -1,5 +1,5 @@
-"""On a disk that is really full: does the host get an error, does the daemon continue, is nothing
-lost?
+"""If the disk is really full, does the host get an error, and does the daemon continue and lose
+nothing?
 
 The daemon runs in its own mount namespace with a disk of 24 MiB, and a store of 64 MiB in a sparse
 file, as on a file system that cannot reserve space.
@@ -29,7 +29,7 @@ shift; exec "$@"
 
 
 def unshare(*words: str) -> list[str]:
-    """As root of a mount namespace; other users get one together with a user namespace."""
+    """Run as root of a mount namespace; other users need a user namespace too."""
     return ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", *words]
 
 

@@ -21,7 +21,7 @@ GRANULES = ["--granule-tokens", "4"]
 
 @contextlib.contextmanager
 def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Daemon]:
-    """With the tiny geometry and little room, so that most demands are read."""
+    """A daemon with the tiny geometry and little room, so that most demands are read."""
     folder.mkdir(exist_ok=True)
     sections = {
         "arena": {
@@ -66,10 +66,10 @@ def test_only_what_was_selected_is_read(tmp_path: Path, backend: str) -> None:
     assert counted["demand_bytes_spared"] > counted["demand_bytes_read"] // 2
 
 
-@pytest.mark.slow  # the contract suite asks it of the device, this of the daemon
+@pytest.mark.slow  # the contract suite tests the device, this the daemon
 def test_a_store_is_read_by_either_setting(tmp_path: Path) -> None:
-    """A store written in whole blocks is read by a daemon with granules, each block as a whole; one
-    written in granules is read by a daemon without them."""
+    """A daemon with granules reads a store written in whole blocks, each block as a whole; one
+    without granules reads a store written in granules."""
     storage = {"backend": "posix", "path": str(tmp_path / "s")}
     for folder, granule_tokens, more in (
         ("plain", 0, []),

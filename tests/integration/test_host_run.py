@@ -1,4 +1,4 @@
-"""Does `offstage host run` work with a daemon that another command started, and count only its own
+"""Does `offstage host run` work with a separately started daemon, and count only its own
 demands?"""
 
 import json
@@ -29,7 +29,7 @@ WAIT_S = 120.0
 
 
 def start(folder: Path, layers: int = 2, storage: dict[str, Any] | None = None) -> Any:
-    """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
+    """A daemon with the tiny geometry and its blocks on an emulated drive in memory."""
     sections = {
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
         "storage": storage or {"backend": "emulated", "size": "64MiB"},
@@ -58,7 +58,7 @@ def begin_cold(tier: Daemon, **policy: str) -> None:
 
 
 def drive(tier: Daemon, out: Path, *more: str) -> dict[str, Any]:
-    """Run it; returns the summary's only run, together with the workload."""
+    """Run the host; returns the summary's only run, together with the workload."""
     assert run(words_of(tier, "--steps", str(STEPS), "--out", str(out), *more)) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (out / "report.html").read_text().startswith("<!doctype html>")
@@ -77,7 +77,7 @@ def check_run(one: dict[str, Any]) -> None:
 
 def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) -> None:
     """The second run finds every block in the store, reports the warm arena, demands the same
-    blocks over another fabric, and its figures include nothing of the first."""
+    blocks over another fabric, and counts nothing of the first run."""
     begin_cold(tier, prefetchers="window,ema,shared", eviction="score")
     first = drive(tier, tmp_path / "shm")
     second = drive(tier, tmp_path / "zmq", "--fabric", "zmq")
@@ -94,8 +94,7 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) 
 
 
 def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Daemon, tmp_path: Path) -> None:
-    """Does a run without prefetch, with LRU, equal the LRU shadow that the daemon counts beside
-    it?"""
+    """A run without prefetch and with LRU equals the daemon's LRU shadow."""
     begin_cold(tier, prefetchers="", eviction="lru")
     one = drive(tier, tmp_path)
     check_run(one)
@@ -114,9 +113,9 @@ def test_a_policy_is_named_and_pays_its_traffic(tier: Daemon, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
-    """MLA, two sessions of different length, six query heads over one latent of 112 + 16 numbers:
-    with Triton's selection, by bounds in 8 bits, and its attention every demand equals numpy's,
-    every block has prefill's bytes, and the sampled outputs equal dense attention in float64."""
+    """With MLA, two sessions of different lengths, and six query heads over one latent of 112 + 16
+    numbers, Triton's selection by 8-bit bounds and its attention make numpy's demands. Every block
+    has prefill's bytes; sampled outputs equal dense attention in float64."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
@@ -188,7 +187,7 @@ def test_what_does_not_fit_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both values are named, with the fix, before anything is prefilled."""
+    """The error names both values and the fix, before anything is prefilled."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no folder")
     assert run(words_of(tier, *more)) == 2
@@ -198,9 +197,9 @@ def test_what_does_not_fit_is_one_line(
 
 
 def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> None:
-    """Every third block of a real store is damaged while its daemon is stopped: does a run count
-    each demanded one as computed again and none as corrupt, do both ends agree on how demands
-    ended, and is the exit code 0?"""
+    """Every third block of a real store is damaged while its daemon is stopped. A run counts each
+    demanded one as computed again and none as corrupt, both ends agree on how demands ended, and
+    the exit code is 0."""
     store = {"backend": "auto", "path": str(tmp_path / "store.kv"), "size": "64MiB"}
     with start(tmp_path, storage=store) as tier:
         first = drive(tier, tmp_path / "first")
@@ -219,8 +218,8 @@ def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> N
 def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
     tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two hosts would count in one ledger: does the second get the error at once, rather than after
-    minutes of decoding?"""
+    """Two hosts would count in one ledger, so the second gets an error at once, not after minutes
+    of decoding."""
     with tier.control() as other:
         other.attach("shm")
         puts = puts_of(tier)
@@ -234,13 +233,13 @@ def puts_of(tier: Daemon) -> int:
 
 
 def device_of(tier: Daemon) -> dict[str, Any]:
-    """The daemon's own counters."""
+    """Return the daemon's own counters."""
     with tier.control("operator") as operator:
         return dict(operator.status()["device"])
 
 
 def test_with_few_descriptors_it_runs_or_says_so(tier: Daemon) -> None:
-    """With 24 of them: does the host end well or in one line, and the daemon too?"""
+    """With 24 descriptors, host and daemon each end well or with one line."""
     said = {}
     for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
         done = subprocess.run(
@@ -256,7 +255,7 @@ def test_with_few_descriptors_it_runs_or_says_so(tier: Daemon) -> None:
 
 
 def test_a_tenant_with_its_secret_alone(tier: Daemon, tmp_path: Path) -> None:
-    """Without access to the operator's secret: all figures except the reactor's own time."""
+    """Without the operator's secret all figures are there except the reactor's own time."""
     secret = tmp_path / "lab.secret"
     secret.write_bytes((tier.runtime_dir / "lab.secret").read_bytes())
     secret.chmod(0o600)
@@ -267,7 +266,7 @@ def test_a_tenant_with_its_secret_alone(tier: Daemon, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
-    """Whether the port notices first, or a call on the control socket."""
+    """Either the port notices first, or a call on the control socket."""
     with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
         host = subprocess.Popen(
             offstage_words(*words_of(tier, "--steps", "4000")),
@@ -290,7 +289,7 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
 
 
 def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:
-    """Read its stderr until `text` appears."""
+    """Read the process's stderr until `text` appears."""
     assert process.stderr is not None
     seen = b""
     until_s = time.monotonic() + WAIT_S
@@ -307,8 +306,8 @@ def test_a_corrupt_block_fails_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One block of a fetch differs from prefill's bytes: are the files there, the counts right, and
-    the exit code 1 with a line that says so?"""
+    """If one block of a fetch differs from prefill's bytes, the files are there, the counts are
+    right, and the exit code is 1 with a line that says so."""
     damage_fetches(monkeypatch)
     begin_cold(tier, prefetchers="window", eviction="score")
     out = tmp_path / "out"

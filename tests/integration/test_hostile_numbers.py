@@ -1,5 +1,5 @@
-"""Can a number that a host sends, in any field of any message or command, do more than cause a
-refusal: cost an answer, the daemon, or what another host of the same tenant gets?"""
+"""Can a number that a host sends, in any field of any message or command, cost more than a refusal:
+an answer, the daemon, or what another host of the same tenant gets?"""
 
 import errno
 import os
@@ -63,7 +63,7 @@ HOSTILE_COMMANDS = int(os.environ.get("OFFSTAGE_HOSTILE_COMMANDS", "20000"))
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon that at the end still runs, answers the operator, and had no internal error."""
+    """A daemon that at the end still runs and answers the operator, without an internal error."""
     with daemon(tmp_path, limits__sessions="32") as tier:
         yield tier
         assert tier.process.poll() is None
@@ -72,14 +72,14 @@ def tier(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def test_every_kind_of_request_is_tried() -> None:
-    """Does this file have every kind of request, including new ones?"""
+    """This file covers every kind of request, including new ones."""
     tried = {type(make(1)) for make in OF_HOSTS} | {type(one) for one in OF_OPERATORS}
     assert tried == set(p.CALLS)
 
 
 def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
-    """Each value in each request of a host, including those in lists and structs: is there an
-    answer, and is the other host of the tenant served?"""
+    """Each value in each request of a host, also inside lists and structs, gets an answer, and the
+    other host of the tenant is served."""
     codes: Counter[str] = Counter()
     with Honest(tier) as honest:
         attacker = Attacker(tier, "red")
@@ -104,7 +104,7 @@ ENDS = ("SessionClose", "SessionsOpen", "Detach")
 
 
 def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
-    """The same as operator, including every key of the policy with numbers as text."""
+    """The same holds for an operator, and for numbers as text in every key of the policy."""
     codes: Counter[str] = Counter()
     with Honest(tier) as honest:
         operator = Attacker(tier, p.OPERATOR)
@@ -121,8 +121,8 @@ def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
 
 
 def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) -> None:
-    """Fetches, puts, guesses and releases over `zmq`: is each answered, and the other host
-    served?"""
+    """Fetches, puts, guesses and releases over `zmq` are all answered, and the other host is
+    served."""
     codes: Counter[str] = Counter()
     rows: Counter[int] = Counter()
     with Honest(tier) as honest:
@@ -165,7 +165,7 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) ->
 
 
 def numbers_of(kind: Any) -> Iterator[tuple[str, int]]:
-    """Each field of a record with each number, truncated to its width."""
+    """Yield each field of a record with each number, truncated to its width."""
     for name in kind.names:
         found = kind[name]
         for number in sorted({one % 2 ** (8 * found.base.itemsize) for one in INTEGERS}):
@@ -173,8 +173,8 @@ def numbers_of(kind: Any) -> Iterator[tuple[str, int]]:
 
 
 def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
-    """Each field of each command, and of each guess in a HINT: is there one answer, and is the
-    other host of the tenant served?"""
+    """Each field of each command, and of each guess in a HINT, gets one answer, and the other host
+    of the tenant is served."""
     with Honest(tier) as honest, tier.control(heartbeat=False) as control:
         port = RawPort(control)
         session = control.session_open(select_blocks=4)
@@ -199,8 +199,8 @@ def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
 
 @pytest.mark.slow
 def test_commands_of_random_numbers_harm_no_other_host(tier: Daemon) -> None:
-    """Commands with random fields, most of them small, and random payloads: is each answered, and
-    does the other host keep reading? OFFSTAGE_HOSTILE_COMMANDS: how many."""
+    """Commands with random, mostly small fields and random payloads are all answered, and the other
+    host keeps reading. OFFSTAGE_HOSTILE_COMMANDS sets how many."""
     rng = np.random.default_rng(7)
     codes: Counter[int] = Counter()
     sent = 0
@@ -224,7 +224,7 @@ def test_commands_of_random_numbers_harm_no_other_host(tier: Daemon) -> None:
 
 
 def drawn(rng: np.random.Generator, count: int, sessions: list[int]) -> Any:
-    """Random commands like those of `offstage bench soak`."""
+    """Return random commands like those of `offstage bench soak`."""
 
     def below(most: int) -> Any:
         return np.where(

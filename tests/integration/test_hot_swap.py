@@ -54,7 +54,7 @@ TEXTS = range(100, 106)
 
 
 def begin(tier: Daemon, number: int, acknowledged: Names) -> tuple[Worker, threading.Thread]:
-    """A host at work; its first calls have ended when this returns."""
+    """Start a host; its first calls have ended when this returns."""
     worker = Worker(tier, number, number, acknowledged)
     thread = threading.Thread(target=worker.run)
     thread.start()
@@ -72,14 +72,14 @@ def end(workers: list[tuple[Worker, threading.Thread]]) -> None:
 
 
 def moved(operator: Control, path: Path, **more: str) -> dict[str, Any]:
-    """Move and wait for the end; the status of the move."""
+    """Move and wait for the end; returns the status of the move."""
     operator.storage_move({"path": str(path), **more})
     until(lambda: operator.status()["move"]["state"] != "running")
     return dict(operator.status()["move"])
 
 
 def fill(tier: Daemon, numbers: range, acknowledged: Names) -> None:
-    """Whole texts, so that a move has something to do."""
+    """Put whole texts, so that a move has something to do."""
     with tier.control() as control, open_driver(control.attach("shm")) as driver:
         for number in numbers:
             text = open_text(control, number)
@@ -91,15 +91,15 @@ def fill(tier: Daemon, numbers: range, acknowledged: Names) -> None:
 
 
 def room(tier: Daemon) -> int:
-    """The capacity of the store that a host is told."""
+    """Return the capacity of the store that a host is told."""
     with tier.control() as control:
         return int(control.status()["store_payload_bytes"])
 
 
 def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
-    """From io_uring or posix to posix in a larger file, then to an emulated drive, under load of
-    two hosts: are all blocks on the new storage only, was no call of a host refused, and does the
-    reported capacity grow?"""
+    """Under load of two hosts, io_uring or posix moves to a larger file on posix, then to an
+    emulated drive. All blocks are on the new storage only, no call of a host is refused, and the
+    reported capacity grows."""
     acknowledged: Names = set()
     with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
         fill(tier, range(100, 110), acknowledged)
@@ -129,7 +129,7 @@ def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
         for number in (*range(2), *range(100, 110)):
             check_text(tier, number, acknowledged)
         assert check(tmp_path / "third") == []
-    # The kill above was the last word: what the record says is followed to the end.
+    # The daemon was killed: its successor follows the forward records to the end.
     with daemon(tmp_path, **SMALL) as tier:
         assert tier.storage == "emulated"
         for number in (*range(2), *range(100, 110)):
@@ -142,7 +142,7 @@ def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
 
 
 def test_killed_in_the_middle_of_a_move(tmp_path: Path) -> None:
-    """Whenever the daemon dies, is one store whole and found, with all that was acknowledged?"""
+    """Whenever the daemon dies, one store is whole and found, with all that was acknowledged."""
     rng = random.Random(5)
     acknowledged: Names = set()
     lives = 4
@@ -154,7 +154,7 @@ def test_killed_in_the_middle_of_a_move(tmp_path: Path) -> None:
                 check_text(tier, number, acknowledged)
             worker, thread = begin(tier, life, acknowledged)
             operator.storage_move({"path": str(tmp_path / f"{life}"), "backend": "posix"})
-            # While blocks are copied, about the switch, and after it.
+            # While blocks are copied, around the switch, and after it.
             if life % 3 == 1:
                 until(lambda: operator.status()["move"]["state"] == "done")
             elif life % 3 == 2:
@@ -210,8 +210,8 @@ def test_what_cannot_be_a_target_is_one_line_and_changes_nothing(tmp_path: Path)
 
 
 def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_path: Path) -> None:
-    """Is the command's answer true? And where the target was lost, or is another, does the start
-    say so instead of making a new store?"""
+    """The command's answer is true. If the target is lost or replaced, the start says so and makes
+    no new store."""
     acknowledged: Names = set()
     with daemon(tmp_path, **SMALL) as tier:
         fill(tier, range(2), acknowledged)
@@ -234,8 +234,8 @@ def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_
 
 
 def test_a_fabric_is_added_and_removed_while_hosts_go_on(tmp_path: Path) -> None:
-    """Does a host keep its session over shm, and another come over zmq once it is added, and stay
-    when it is removed again?"""
+    """One host keeps its session over shm; another comes over zmq once it is added, and stays when
+    it is removed."""
     assert "daemon.fabrics" not in CONFIG
     with (
         daemon(tmp_path, daemon__fabrics="shm", **SMALL) as tier,
@@ -277,7 +277,7 @@ def test_a_fabric_is_added_and_removed_while_hosts_go_on(tmp_path: Path) -> None
 
 
 def drives(target: Target) -> list[str]:
-    """Transport ids: one over TCP, one over vfio-user."""
+    """Return two transport ids: one over TCP, one over vfio-user."""
     return [
         target.serve(target.memory_drive(name, DRIVE_BYTES, 4096), transport)
         for name, transport in (("one", "TCP"), ("two", "VFIOUSER"))
@@ -287,8 +287,8 @@ def drives(target: Target) -> list[str]:
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
-    """A file to TCP, TCP to vfio-user: is every block there, was no call of a host refused, and
-    does a start on the first file follow both records? And then back to a file?"""
+    """From a file to TCP, to vfio-user, and back to a file every block is kept and no call of a
+    host is refused. A start on the first file follows both records."""
     acknowledged: Names = set()
     with spdk_drives.start() as target:
         tcp, vfio = drives(target)
@@ -328,7 +328,7 @@ def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
 
 
 def children(tier: Daemon) -> list[int]:
-    """The programs that the daemon runs, whichever thread began them."""
+    """Return the programs that the daemon runs, started by any of its threads."""
     tasks = Path(f"/proc/{tier.process.pid}/task").glob("*/children")
     return [int(pid) for task in tasks for pid in task.read_text().split()]
 
@@ -343,8 +343,8 @@ def reads(tier: Daemon, number: int, acknowledged: Names) -> bool:
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
-    """Killed below a daemon at work: are all blocks there, is the restart a line of the log and a
-    metric, and does the next program run?"""
+    """If it is killed below a working daemon, all blocks are there, the restart is a log line and a
+    metric, and the next program runs."""
     acknowledged: Names = set()
     own = SMALL | {
         "storage__backend": "spdk",
@@ -359,7 +359,7 @@ def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
         (program,) = children(tier)
         assert "target_restarted" not in tier.log.read_text()
         os.kill(program, signal.SIGKILL)
-        until(lambda: reads(tier, 0, acknowledged))  # demands have a deadline of their own
+        until(lambda: reads(tier, 0, acknowledged))  # demands have their own deadline
         for number in range(3):
             check_text(tier, number, acknowledged)
         until(lambda: "target_restarted" in tier.log.read_text())
@@ -376,8 +376,8 @@ def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> None:
-    """Is the target's program ended when the blocks are elsewhere, and does a start that would
-    begin it again go where they are?"""
+    """The target's program ends when the blocks are elsewhere, and a start that would begin it
+    again goes to where they are."""
     acknowledged: Names = set()
     own = SMALL | {
         "storage__backend": "spdk",
@@ -405,7 +405,7 @@ def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> 
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_a_target_that_dies_in_the_middle_of_a_move_ends_the_move(tmp_path: Path) -> None:
-    """If the new drive is lost, does the daemon continue on the old one, with all blocks?"""
+    """If the new drive is lost, the daemon continues on the old one, with all blocks."""
     acknowledged: Names = set()
     with spdk_drives.start() as target:
         tcp, _ = drives(target)
@@ -418,5 +418,5 @@ def test_a_target_that_dies_in_the_middle_of_a_move_ends_the_move(tmp_path: Path
             status = operator.status()["move"]
             for number in TEXTS:
                 check_text(tier, number, acknowledged)
-            # Either it was too late to matter, or it failed and said why.
+            # The move failed and said why.
             assert status["state"] == "failed" and status["error"], status

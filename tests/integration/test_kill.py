@@ -39,7 +39,7 @@ Names = set[tuple[int, int]]
 
 
 def payload(key: int, layer: int) -> bytes:
-    """Noise, or for even keys two values of one exponent: next to nothing when coded."""
+    """Noise, or for even keys two values of one exponent, which code to next to nothing."""
     rng = random.Random(key * LAYERS + layer)
     length = rng.randint(1, CONFIG.payload_size_bytes)
     return rng.randbytes(length) if key % 2 else bytes(rng.choices(b"@A", k=length))
@@ -58,13 +58,13 @@ def device(path: Path, backend: str) -> Storage:
             lba_size_bytes=LBA,
             direct=True,
             queue_depth_max=64,
-            discard=True,  # which SPDK's drives take
+            discard=True,  # which SPDK's drives accept
         )
     )
 
 
 def lock(path: Path, backend: str) -> str:
-    """The file that keeps a second store out; SPDK's drives have a claim of their own."""
+    """Return the file that locks out a second store; SPDK's drives have their own claim."""
     return "" if backend == "spdk" else str(path)
 
 
@@ -92,7 +92,7 @@ class Writer:
             if any((key, layer) in names for names in (self.deleted, self.waited, self.gone)):
                 for names in (self.deleted, self.waited, self.gone):
                     names.discard((key, layer))
-                os.write(1, f"u {key} {layer}\n".encode())  # before it may stand there again
+                os.write(1, f"u {key} {layer}\n".encode())  # before it may be stored again
             rc = self.store.put(key, layer, payload(key, layer), self.user, key % 2)
         if rc == 0:
             self.flying[self.user] = (kind, key, layer)
@@ -166,7 +166,7 @@ def read_report(report: str, stored: Names, gone: Names) -> tuple[int, int]:
 def live_and_die(
     path: Path, backend: str, codec: str, seed: int, stored: Names, gone: Names
 ) -> tuple[int, int]:
-    """One life of a writer, ended by SIGKILL; some end before the store is open."""
+    """Run a writer and end it with SIGKILL, sometimes before its store is open."""
     rng = random.Random(seed)
     command = [sys.executable, __file__, str(path), backend, codec, str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -177,8 +177,8 @@ def live_and_die(
             time.sleep(rng.uniform(0, 0.15))
         else:
             time.sleep(rng.uniform(0.1, 0.5))
-        # The pipe must not be full when the moment comes: what the writer cannot report it
-        # would not do. 64 KiB are enough for the time it has.
+        # The pipe must not be full at the kill, or the writer would already be blocked. Its
+        # 64 KiB are enough for the time it has.
         process.kill()
         report = (head + process.stdout.read()).decode()
         problem = process.stderr.read().decode()
@@ -188,14 +188,14 @@ def live_and_die(
 
 
 def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> dict[str, float]:
-    """Kill this many writers; every acknowledged block is read after each. Returns figures of the
+    """Kill `kills` writers and read every acknowledged block after each; returns figures of the
     run."""
     stored: Names = set()
     figures = {"kills": 0, "puts": 0, "deletes": 0, "gone": 0, "blocks_read": 0}
     recovery_s: list[float] = []
     began = time.monotonic()
     for kill in range(kills):
-        gone: Names = set()  # of this life, and for good
+        gone: Names = set()  # deleted for good in this life
         puts, deletes = live_and_die(path, backend, codec, seed * 100_000 + kill, stored, gone)
         with device(path, backend) as storage:
             opened = time.monotonic()
@@ -209,7 +209,7 @@ def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> di
                     assert (done.rc, done.payload) == (0, payload(key, layer)), (
                         f"seed {seed} kill {kill}: block {key} layer {layer} ended {done.rc}"
                     )
-                for one in store.scan():  # whatever else came back has its own bytes too
+                for one in store.scan():  # any other block has its own bytes too
                     if (one.key, one.layer) not in stored:
                         done = store.get_wait(one.key, one.layer)
                         assert done.payload in (None, payload(one.key, one.layer))
@@ -238,7 +238,7 @@ def has_uring(path: Path) -> bool:
     ("backend", "codec"), [("io_uring", "off"), ("posix", "off"), ("io_uring", "fp8_e4m3")]
 )
 def test_a_dozen_kills(tmp_path: Path, backend: str, codec: str) -> None:
-    """Does the store survive six kills on each side? `-m slow` runs two hundred."""
+    """The store survives six kills on each side. `-m slow` runs two hundred."""
     if backend == "io_uring" and not has_uring(tmp_path / "probe"):
         pytest.skip("io_uring is not available here; see `offstage doctor`")
     figures = kill_loop(tmp_path / "store.offstage", backend, codec, 6, 1)
@@ -249,9 +249,9 @@ def test_a_dozen_kills(tmp_path: Path, backend: str, codec: str) -> None:
 @pytest.mark.spdk
 @pytest.mark.parametrize("transport", ["TCP", "VFIOUSER"])
 def test_six_kills_over_spdk(transport: str) -> None:
-    """The same on a drive of a real target, which completes the writes that the killed process had
+    """As above, on a drive of a real target, which completes writes that the killed process had
     sent."""
-    import spdk_drives  # beside the tests: the writer does not need it
+    import spdk_drives  # imported here: the writer does not need it
 
     path = Path(spdk_drives.drive(transport, SIZE_BYTES))
     assert kill_loop(path, "spdk", "off", 6, 3)["puts"] > 0
@@ -266,7 +266,7 @@ def test_six_kills_over_spdk(transport: str) -> None:
     ("backend", "codec"), [("io_uring", "off"), ("posix", "off"), ("io_uring", "fp8_e4m3")]
 )
 def test_two_hundred_kills(tmp_path: Path, backend: str, codec: str) -> None:
-    """The same, 200 times; were there enough puts and deletes for the answer to mean something?"""
+    """As above, 200 times, with enough puts and deletes for the result to mean something."""
     figures = kill_loop(tmp_path / "store.offstage", backend, codec, 200, 2)
     print(backend, {name: round(value, 1) for name, value in figures.items()})
     assert figures["puts"] > 10_000 and figures["deletes"] > 100 and figures["gone"] > 100

@@ -28,7 +28,7 @@ def test_two_processes_write_the_same_bytes(lab_whole: Path, lab_folder: Path) -
 def test_slabs_of_any_length_give_the_same_bytes(
     steps: int, lab_whole: Path, lab_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shorter than a session, no divisor of it, and longer than it."""
+    """Slabs are shorter than a session, no divisor of it, or longer."""
     monkeypatch.setattr("offstage.testbeds.lab.run.feed.SLAB_STEPS_MAX", steps)
     assert here("run", "e.toml", "--out", "out") == 0
     assert ledger(lab_folder / "out") == ledger(lab_whole)
@@ -36,8 +36,8 @@ def test_slabs_of_any_length_give_the_same_bytes(
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) -> None:
-    """After Ctrl-C in the second seed: is there one line and exit code 130, does the rest give the
-    same as a whole run, and is the first seed's result reused?"""
+    """Ctrl-C in the second seed gives one line and exit code 130; the rest then gives what a whole
+    run gives, and the first seed's result is reused."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:SecondWaits")
     (lab_folder / "e.toml").write_text(text)
     words = ["run", "e.toml", "--out", "out", "--jobs", jobs]
@@ -46,7 +46,7 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) ->
     )
     wait_for((lab_folder / "mark.reached").exists)
     wait_for(lambda: any((lab_folder / "out/parts").glob("*.npz")))
-    os.killpg(begun.pid, signal.SIGINT)  # all of them, as a terminal does
+    os.killpg(begun.pid, signal.SIGINT)  # to the whole group, as a terminal does
     _, output = begun.communicate(timeout=WAIT_S)
     assert begun.returncode == 130, output
     assert "the same command goes on from there" in output and "Traceback" not in output
@@ -60,7 +60,7 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) ->
 
 
 def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_folder: Path) -> None:
-    """One is missing, one truncated, one empty, one has a wrong byte; the others are reused."""
+    """One is missing, one truncated, one empty, one has a wrong byte; all others are reused."""
     shutil.copytree(lab_whole, lab_folder / "out")
     parts = sorted((lab_folder / "out/parts").iterdir())
     assert len(parts) == 2 * 5, "two seeds of four points and the bounds"
@@ -108,8 +108,8 @@ def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_folder:
 def test_a_changed_spec_computes_what_changed(
     change: tuple[str, str], made: int, lab_whole: Path, lab_folder: Path
 ) -> None:
-    """Two seeds of four points with their bounds are there; how many parts come to them? (The cap
-    is for the three policies that prefetch, and its bounds are others.)"""
+    """`made` parts are added to those of two seeds of four points with bounds. (The cap applies to
+    the three policies that prefetch, and has its own bounds.)"""
     shutil.copytree(lab_whole, lab_folder / "out")
     before = {path: path.stat().st_mtime_ns for path in (lab_folder / "out/parts").iterdir()}
     text = SPEC.replace(*change) if change else SPEC
@@ -123,7 +123,7 @@ def test_a_changed_spec_computes_what_changed(
 
 @pytest.mark.slow
 def test_an_edited_policy_is_run_again(lab_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own points, and no others."""
+    """Only the edited policy's points are run."""
     text = (REFERENCE / "lab_policies.py").read_text()
     (lab_folder / "edited.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", f"{lab_folder}:{os.environ['PYTHONPATH']}")
@@ -136,7 +136,7 @@ def test_an_edited_policy_is_run_again(lab_folder: Path, monkeypatch: pytest.Mon
 
 
 def test_figures_are_those_of_the_ledger(lab_whole: Path) -> None:
-    """A slow loop over the file's rows, against the summary: hits, non-trivial hits, traffic."""
+    """A slow loop over the file's rows gives the summary's hits, non-trivial hits and traffic."""
     summary = read_lab_summary(lab_whole)
     page = (lab_whole / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "warmup+arc" in page
@@ -166,7 +166,7 @@ def test_figures_are_those_of_the_ledger(lab_whole: Path) -> None:
 def test_bounds_are_taken_from_where_they_were_made(
     lab_whole: Path, lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`lab bounds` of a spec that was run computes nothing, and no policy was better."""
+    """`lab bounds` of a spec that was run computes nothing, and no policy beats a bound."""
     shutil.copytree(lab_whole, lab_folder / "out")
     parts = set((lab_folder / "out/parts").iterdir())
     capsys.readouterr()

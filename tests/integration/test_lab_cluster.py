@@ -1,4 +1,4 @@
-"""Does a dask cluster of processes give the bytes that this machine gives, and fail in one line?"""
+"""Does a dask cluster of processes give the same bytes as this machine, and fail in one line?"""
 
 import os
 import signal
@@ -22,7 +22,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 
 class Cluster:
-    """A scheduler and its workers, each begun as its user would begin it."""
+    """A scheduler and its workers, each started as its user would start it."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -33,12 +33,12 @@ class Cluster:
         self.begun: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self, failures: int = 0) -> "subprocess.Popen[bytes]":
-        """`dask scheduler`; a task may kill this many workers before it is given up."""
+        """Start `dask scheduler`; it gives a task up after this many killed workers."""
         address = ("--host", "127.0.0.1", "--port", str(self.port))
         return self._begin("scheduler", *address, failures=failures)
 
     def workers(self, count: int) -> "subprocess.Popen[bytes]":
-        """`dask worker` with this many processes, restarted when they die."""
+        """Start `dask worker` with this many processes, restarted when they die."""
         sizes = ["--nworkers", str(count), "--nthreads", "1", "--local-directory", str(self.folder)]
         return self._begin("worker", self.address, *sizes)
 
@@ -83,7 +83,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
-    """As `cluster`, of one test that destroys it; nothing of it runs yet."""
+    """A `Cluster` for one test that destroys it; none of its processes runs yet."""
     made = Cluster(tmp_path)
     yield made
     made.end()
@@ -100,7 +100,7 @@ def test_a_cluster_writes_the_same_bytes(
 def test_a_sweep_of_chips_has_the_same_table(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`asic sweep` on a cluster and on this machine."""
+    """`asic sweep` writes it alike on a cluster and on this machine."""
     written(tmp_path, recorded())
     spec = tmp_path / "sweep.toml"
     spec.write_text('run = "run"\n[grid]\n"codec.lanes" = [1, 8, 32]\n')
@@ -125,8 +125,8 @@ def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_fold
 
 
 def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_folder: Path) -> None:
-    """If the scheduler disappears in the middle of a point, is there a one-line error, and are
-    finished parts kept?"""
+    """If the scheduler disappears in the middle of a point, the error is one line, and finished
+    parts are kept."""
     scheduler = own.scheduler()
     own.workers(1)
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))

@@ -15,7 +15,7 @@ from offstage.testbeds.report.page.files import read_lab_summary
 
 
 def test_workers_end_with_the_process_that_began_them(lab_folder: Path) -> None:
-    """After kill -9 of the command no worker runs on."""
+    """No worker outlives a kill -9 of the command."""
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
     begun = subprocess.Popen(
         [*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"], stderr=subprocess.DEVNULL
@@ -33,7 +33,7 @@ def test_a_sweep_goes_on_past_what_fails(
     lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A policy that raises, one that answers out of range, and a combination that contradicts
-    itself are listed; the rest is there, and its ledger too."""
+    itself are listed. All other results are there, with their ledger."""
     wrong = '\n[[policy]]\nuse = "lab_policies:Raises"\n[[policy]]\nuse = "lab_policies:Outside"\n'
     sweep = '\n[sweep]\n"selection.k_blocks" = [8, 2]\n'
     (lab_folder / "e.toml").write_text(SPEC + wrong + sweep)
@@ -57,8 +57,8 @@ def test_a_sweep_goes_on_past_what_fails(
 def test_bounds_of_a_sweep_that_contradicts_itself_fail(
     lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The bounds of the points that can be run are printed; the exit code is 1, with the reason for
-    the other."""
+    """The bounds of all valid points are printed; the exit code is 1, with the reason for the
+    invalid one."""
     (lab_folder / "e.toml").write_text(SPEC + '\n[sweep]\n"selection.k_blocks" = [8, 2]\n')
     assert here("bounds", "e.toml", "--out", "out", "--format", "json") == 1
     output, error = capsys.readouterr()
@@ -71,7 +71,7 @@ def test_bounds_of_a_sweep_that_contradicts_itself_fail(
 def test_a_run_ends_with_the_first_failure(
     name: str, named: str, lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that names policy, step and session; exit code 2: the policy is the user's."""
+    """The line names policy, step and session; the exit code is 2, as the policy is the user's."""
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", f"lab_policies:{name}"))
     assert here("run", "e.toml", "--out", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
@@ -80,7 +80,7 @@ def test_a_run_ends_with_the_first_failure(
 
 
 def test_a_worker_that_dies_costs_its_own_point_only(lab_folder: Path) -> None:
-    """The policy kills its process whenever it runs; points that were with it are all there."""
+    """The policy always kills its process; points that ran in the same process are all there."""
     killer = '\n[[policy]]\nuse = "lab_policies:Kills"\n'
     (lab_folder / "e.toml").write_text((SPEC + killer).replace("[1, 2]", "[1]"))
     done = shell("sweep", "e.toml", "--out", "out", "--jobs", "2")
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_costs_its_own_point_only(lab_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) -> None:
-    """As when memory was short for two of them: run again alone, everything is there."""
+    """As after a shortage of memory: when tasks run again alone, everything is there."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:KillsOnce")
     (lab_folder / "e.toml").write_text(text)
     done = shell("run", "e.toml", "--out", "out", "--jobs", "2")
@@ -145,7 +145,7 @@ def test_without_dask_a_cluster_is_one_line_with_the_extra(
 
 
 def test_a_disk_that_is_full_is_one_line(lab_folder: Path) -> None:
-    """Files of this process may not grow beyond 1 KB, less than a part has."""
+    """A limit of 1 KB on file size, less than a part needs, stands in for it."""
     limit = 1024
     done = shell(
         "run",

@@ -61,7 +61,7 @@ WAYS = {
 
 
 def computed(folder: Path, name: str, jobs: int = 1) -> Path:
-    """The results of one way, without a page."""
+    """Compute one way, without a page; returns its folder."""
     path, out = folder / f"{name}.toml", folder / name
     path.write_text(SPEC.format(tier=WAYS[name]))
     experiment, progress = plan(path, {}, sweep=False), Silent()
@@ -72,7 +72,7 @@ def computed(folder: Path, name: str, jobs: int = 1) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each way, run in this process."""
+    """The folders of all ways, run in this process."""
     folder = tmp_path_factory.mktemp("tiers")
     return {name: computed(folder, name) for name in WAYS}
 
@@ -83,7 +83,7 @@ def points(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_read_every_hit_and_every_wait_is_some_tiers(runs: dict[str, Path]) -> None:
-    """Do the tiers' counts add up to the ledger's, which does not know tiers?"""
+    """The tiers' counts add up to those of the ledger, which does not know tiers."""
     for folder in runs.values():
         table = pq.read_table(folder / "ledger.parquet").to_pylist()
         for number, point in enumerate(points(folder)):
@@ -120,7 +120,7 @@ def test_exclusive_copies_hold_more_and_move_more(runs: dict[str, Path]) -> None
 
 
 def test_the_counts_are_those_that_were_committed(runs: dict[str, Path]) -> None:
-    """Golden: an intended change of behaviour replaces `golden/data/tiers.json` by this test's
+    """A golden test: an intended change of behaviour replaces `golden/data/tiers.json` with this
     output, and the commit says why."""
     found = {name: [_counts(point) for point in points(folder)] for name, folder in runs.items()}
     assert found == json.loads(DATA.read_text()), json.dumps(found)
@@ -145,7 +145,7 @@ def test_two_processes_and_short_slabs_give_the_same(
 
 
 def test_pictures_and_tables_show_every_tier_of_every_way(runs: dict[str, Path]) -> None:
-    """Hierarchies differ in the lower tiers: each has its own panel, named by its tiers."""
+    """Hierarchies differ in the lower tiers, so each has its own panel that names its tiers."""
     summaries = [read_lab_summary(folder / "summary.json") for folder in runs.values()]
     view = view_of([point for one in summaries for point in one.points])
     assert len(view.facets) == len(WAYS)

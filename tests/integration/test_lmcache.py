@@ -1,4 +1,4 @@
-"""LMCache on the tier: do its two interfaces store, find, verify and lose objects as it expects?"""
+"""LMCache on the tier: do its two interfaces store, find, verify and lose objects as expected?"""
 
 import gc
 import os
@@ -47,7 +47,7 @@ class Bits(set[int]):
 
 
 class Interface:
-    """Replaces LMCache's L2AdapterInterface, and records its arguments."""
+    """Stands in for LMCache's L2AdapterInterface, and records its arguments."""
 
     def __init__(self, max_capacity_bytes: int = 0) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -63,7 +63,7 @@ class Interface:
 
 
 class Adapter(L2, Interface):
-    """As OffstageL2 is made, over the stand-ins."""
+    """Made like OffstageL2, but over the stand-ins."""
 
     store_result = staticmethod(lambda done, size: (done, size))
     bitmap = Bits
@@ -85,8 +85,8 @@ def layout(size: int) -> dict[int, Any]:
 
 
 def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Daemon) -> None:
-    """Does each task end once, on its own descriptor, with the bits of the objects that are there,
-    and is an object of another layout a miss?"""
+    """Each task ends once, on its own descriptor, with the bits of the objects that are there; an
+    object of another layout is a miss."""
     adapter, size = Adapter(params(tier)), 6 * PAYLOAD
     fds = (
         adapter.get_store_event_fd(),
@@ -102,7 +102,7 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Daemon) -> None:
     there = {0, 1, 2}
     for sizes, found in (({}, there), (layout(size), there), (layout(size - PAYLOAD), set())):
         os.eventfd_write(fds[1], 1)
-        os.eventfd_read(fds[1])  # also of the one before
+        os.eventfd_read(fds[1])  # clears what the last lookup left
         task = adapter.submit_lookup_and_lock_task(keys, sizes)
         ready(fds[1])
         assert adapter.query_lookup_and_lock_result(task) == found
@@ -122,9 +122,9 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Daemon) -> None:
 
 
 def test_what_was_stored_here_is_leased_without_a_layout(tier: Daemon) -> None:
-    """Does a lookup without sizes lease the objects that this adapter stored, and no others?"""
+    """A lookup without sizes leases the objects that this adapter stored, and no others."""
     adapter, own = Adapter(params(tier)), SimpleHash(key(20))
-    for number in (20, 21):  # the second is another's, as far as this one knows
+    for number in (20, 21):  # another adapter stores the second
         stores = adapter if number == 20 else Adapter(params(tier))
         stores.submit_store_task([SimpleHash(key(number))], [memory(2 * PAYLOAD, number)])
         ready(stores.get_store_event_fd())
@@ -143,8 +143,8 @@ def test_what_was_stored_here_is_leased_without_a_layout(tier: Daemon) -> None:
 
 
 def test_a_frozen_daemon_holds_neither_interface_up(tier: Daemon) -> None:
-    """Do lookups and loads end as misses at their bound while the daemon is frozen, are they
-    counted, and is all of it there again once the daemon goes on?"""
+    """While the daemon is frozen, lookups and loads end as misses at their bound and are counted;
+    all of it is there again once the daemon resumes."""
     settings, size = params(tier) | {"timeout_s": 60.0, "patience_s": 0.3}, 4 * PAYLOAD
     adapter, native = Adapter(settings), NativeClient(**settings)
     keys, names = [SimpleHash(key(n)) for n in (30, 31)], ["m@1@2@30@", "m@1@2@31@"]
@@ -188,8 +188,8 @@ def test_a_frozen_daemon_holds_neither_interface_up(tier: Daemon) -> None:
 
 
 def test_objects_are_kept_until_they_are_moved(tier: Daemon) -> None:
-    """LMCache's `byte_array` does not own its memory: is the owner kept alive until a task has
-    ended?"""
+    """LMCache's `byte_array` does not own its memory, so the owner is kept alive until a task has
+    ended."""
     adapter, gone = Adapter(params(tier)), []
     for submit in (adapter.submit_store_task, adapter.submit_load_task):
         alive = Alive(3 * PAYLOAD, gone)
@@ -211,7 +211,7 @@ def test_objects_are_kept_until_they_are_moved(tier: Daemon) -> None:
 
 
 class Alive:
-    """Memory that says when it goes."""
+    """Memory that reports its deletion."""
 
     def __init__(self, size: int, gone: list[int]) -> None:
         self.byte_array, self._gone = memoryview(bytearray(size)), gone
@@ -221,7 +221,7 @@ class Alive:
 
 
 class SimpleHash(SimpleNamespace):
-    """A key that a dict takes, as LMCache's frozen one."""
+    """A hashable key, like LMCache's frozen one."""
 
     def __init__(self, fields: Any) -> None:
         super().__init__(**vars(fields))
@@ -231,7 +231,7 @@ class SimpleHash(SimpleNamespace):
 
 
 def of_files(tier: Daemon, folder: Path, fill: int) -> dict[str, Any]:
-    """Parameters of a model by its files, which are stamped later than any before."""
+    """Return parameters of a model by its files, which are stamped later than any before."""
     time.sleep(0.02)
     folder.mkdir(exist_ok=True)
     (folder / "model.safetensors").write_bytes(bytes([fill]) * 50)
@@ -240,8 +240,8 @@ def of_files(tier: Daemon, folder: Path, fill: int) -> dict[str, Any]:
 
 
 def test_objects_are_of_the_models_files(tier: Daemon, tmp_path: Path) -> None:
-    """Are objects of a model found again, not after its weights changed under the same path, nor of
-    another `layout`; and once they change under a running adapter, is nothing kept or found?"""
+    """Objects of a model are found, but not with another `layout` or after its weights changed
+    under the same path. If they change under a running adapter, nothing is kept or found."""
 
     def found(adapter: Any, own: Any) -> bool:
         task = adapter.submit_lookup_and_lock_task([own], {})
@@ -283,7 +283,7 @@ def test_objects_are_of_the_models_files(tier: Daemon, tmp_path: Path) -> None:
 
 
 def test_what_kv_is_of_has_to_be_said(tier: Daemon) -> None:
-    """Is an adapter refused where neither files nor `weights_id`, or no `layout`, say it?"""
+    """An adapter without files or `weights_id`, or without `layout`, is refused."""
     for name, more in {"weights_id": {"model": "org/nowhere"}, "layout": {}}.items():
         given = {one: value for one, value in params(tier).items() if one != name}
         with pytest.raises(BadInput, match=name):
@@ -291,7 +291,7 @@ def test_what_kv_is_of_has_to_be_said(tier: Daemon) -> None:
 
 
 def test_keys_that_differ_anywhere_are_other_objects() -> None:
-    """Do model, rank, group, hash and salt all count, also where texts run together?"""
+    """Model, rank, group, hash and salt all count, also where texts run together."""
     keys = {key_of(key(1)), key_of(key(2)), key_of(key(1, "a")), key_of(key(1, "b"))}
     other = key(1)
     other.kv_rank = 4
@@ -299,7 +299,7 @@ def test_keys_that_differ_anywhere_are_other_objects() -> None:
 
 
 def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Daemon) -> None:
-    """Does a lookup lease objects stored here, until they are read, replaced or deleted here?"""
+    """A lookup leases objects stored here until they are read, replaced or deleted here."""
     client, other = NativeClient(**params(tier)), client_of(params(tier))
     data, target = memoryview(np.random.default_rng(9).bytes(2 * PAYLOAD)), bytearray(2 * PAYLOAD)
 
@@ -326,7 +326,7 @@ def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Daemon) -
 
 
 def test_the_native_client_ends_batches_on_one_descriptor(tier: Daemon) -> None:
-    """Do set, exists, get and delete end with the result of each object?"""
+    """Set, exists, get and delete end with the result of each object."""
     client, size = NativeClient(**params(tier)), 3 * PAYLOAD + 7
 
     def end(ticket: int) -> tuple[bool, list[bool]]:

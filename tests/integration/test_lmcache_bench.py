@@ -20,7 +20,7 @@ FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmca
 @pytest.mark.engine
 @pytest.mark.parametrize("plugin", ["plugin", "native_plugin"])
 def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> None:
-    """Does `lmcache bench l2` store, find and verify every object through the daemon?"""
+    """`lmcache bench l2` stores, finds and verifies every object through the daemon."""
     program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
     if not program.is_file():
         pytest.skip(f"needs {FIX}")
@@ -86,7 +86,7 @@ def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str])
 
 
 def told(verified: str, stored: int) -> str:
-    """The output of LMCache's bench for 4 objects of 1 MB in two rounds."""
+    """Return the output of LMCache's bench for 4 objects of 1 MB in two rounds."""
     row = {"keys_per_round": 2, "duration_p50_ms": 4.0}
     rows = {
         "op_0": row | {"operation": "Store", "total_success": stored},
@@ -97,7 +97,7 @@ def told(verified: str, stored: int) -> str:
 
 
 def test_rates_are_of_what_was_stored_and_verified() -> None:
-    """Is there no rate if an object was not stored, or bytes were not compared?"""
+    """There is no rate if an object was not stored, or bytes were not compared."""
     good = "All 2 keys data verified OK."
     rates = rates_of(told(good, 4), 4, 1000, "fs")
     assert rates == {name: pytest.approx(2 * 1.024 / 0.004) for name in ("store", "load")}
@@ -110,8 +110,8 @@ def test_rates_are_of_what_was_stored_and_verified() -> None:
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
-    """With ours in the place of its mock, do LMCache's tests of an adapter and of its fault
-    injector pass? Those of the mock's bandwidth are of the mock alone."""
+    """LMCache's tests of an adapter and of its fault injector pass with ours in place of its mock.
+    Those of the mock's bandwidth do not apply."""
     python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
     folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
     if not python.is_file() or not folder.is_dir():

@@ -1,8 +1,8 @@
 """Do a daemon and a host in two processes exchange blocks over NIXL, and survive each other?
 
 The daemon is a separate process; the host is this one, or a third. `ofs_*` of both ends run over
-real agents with UCX. UCX reads its environment once in a process, so cases over TCP alone run in
-separate processes.
+real agents with UCX. UCX reads its environment once per process, so TCP-only cases run in separate
+processes.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def session_of(control: Control) -> tuple[int, np.ndarray]:
 
 
 def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
-    """Put and fetch more blocks than a window and a step hold; returns session and keys."""
+    """Put and fetch more blocks than a window or a step holds; returns session and keys."""
     session, keys = session_of(control)
     ordinals = np.arange(COUNT, dtype=np.uint32)
     assert not fabric.put(PutRequest(session, 1, ordinals, blocks())).any()
@@ -84,7 +84,7 @@ def read(fabric: Fabric, session: int, keys: np.ndarray) -> None:
 
 
 def test_blocks_go_there_and_back_and_the_next_host_finds_them(tmp_path: Path) -> None:
-    """Two hosts one after the other at one daemon: does a closed port leave nothing behind?"""
+    """Two hosts use one daemon in turn; a closed port leaves nothing behind."""
     with start(tmp_path) as tier:
         with attached(tier) as (control, fabric):
             session, _ = write_and_read(control, fabric)
@@ -115,8 +115,8 @@ def test_unregistered_memory_is_refused_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number: int) -> None:
-    """Killed it says nothing: the read of its boot id fails. Ended in order it says so. Either way
-    a fetch without a deadline ends, and after a restart every acknowledged block is there."""
+    """A killed daemon says nothing, but the read of its boot id fails; one that ends in order says
+    so. Either way a fetch without a deadline ends, and a restart has every acknowledged block."""
     killed = number == signal.SIGKILL
     ended = pytest.raises(RunFailed, match="status -9") if killed else contextlib.nullcontext()
     with ended, start(tmp_path) as tier:
@@ -128,7 +128,7 @@ def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number
         key = np.ascontiguousarray(keys[0, :1])
         until_s = time.monotonic() + 20
         with pytest.raises(RunFailed, match="start the host again"):
-            while time.monotonic() < until_s:  # a daemon that ends in order answers for a while
+            while time.monotonic() < until_s:  # a daemon that is shutting down answers for a while
                 fabric.fetch(FetchRequest(session, 9, 0, wanted, key, target, timeout_ns=NEVER_NS))
         fabric.close()
         control.close()
@@ -181,7 +181,7 @@ def host_run(tier: Daemon, *words: str, **environ: str) -> "subprocess.Completed
 
 
 def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
-    """Its port is taken back when it has been silent for long enough; others go on meanwhile."""
+    """Its port is reclaimed once it has been silent long enough; others go on meanwhile."""
     with start(tmp_path) as tier:
         process = host_process(tier, then="import time; time.sleep(600)")
         assert process.stdout is not None and process.stdout.readline() == "written\n"
@@ -211,8 +211,8 @@ def test_over_tcp_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
-    """If the host's UCX allows fewer transports than NIXL needs: is there one line, and no
-    traceback?"""
+    """If the host's UCX allows fewer transports than NIXL needs, the error is one line without
+    traceback."""
     with start(tmp_path) as tier:
         done = host_run(tier, UCX_TLS="self")
         assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -220,7 +220,7 @@ def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
-    """Is memory that a machine without a device calls a GPU's refused, and not read into?"""
+    """Memory claimed to be a GPU's on a machine without one is refused, and not read into."""
     if any(Path("/proc/driver/nvidia").glob("gpus/*")):
         pytest.skip("has a GPU: tests/gpu/run_all.py --only nixl_reads_into_gpu_memory")
     memory = np.zeros(1 << 20, np.uint8)
@@ -258,7 +258,7 @@ for n in {a} {b}; do ip -n $n link set lo up; ip -n $n link set $n up; done
 
 @pytest.fixture
 def namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with one cable between them, and no way to anywhere else."""
+    """Two network namespaces with one cable between them, and no route elsewhere."""
     names = (f"ofs{os.getpid()}a", f"ofs{os.getpid()}b")
     made = subprocess.run(
         ["sh", "-ec", NETWORK.format(a=names[0], b=names[1])], capture_output=True, text=True
@@ -275,8 +275,8 @@ def namespaces() -> Iterator[tuple[str, str]]:
 def test_between_two_network_namespaces_and_when_the_cable_goes(
     tmp_path: Path, namespaces: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No shared loopback, TCP over a cable alone; and a cut cable ends a fetch that has no
-    deadline, with `start the host again` and without a hang."""
+    """There is no shared loopback, only TCP over a cable. A cut cable ends a fetch without a
+    deadline by `start the host again`, and nothing hangs."""
     here, there = namespaces
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec ip netns exec {here} {sys.executable} "$@"\n')

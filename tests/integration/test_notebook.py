@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_notebook_runs_and_leaves_figures(ran: Path) -> None:
-    """Under thirty lines of code; a figure as PDF, a table as LaTeX, and cells that show both."""
+    """Under thirty lines of code make a figure as PDF and a table as LaTeX, and show both."""
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     code = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
     assert len(code) < 30
@@ -86,8 +86,8 @@ def test_rows_carry_their_policy(ran: Path) -> None:
 
 
 def test_the_ledger_says_what_its_rows_are(ran: Path) -> None:
-    """To a reader that has pyarrow and not Offstage: policy and buffer of a point in the file's
-    metadata, the seed as a column."""
+    """A reader with pyarrow alone finds policy and buffer of a point in the file's metadata, and
+    the seed as a column."""
     path = ran / "small/ledger.parquet"
     said = json.loads(pq.read_schema(path).metadata[b"offstage.points"])
     table = pq.read_table(path, columns=["point", "seed"])
@@ -115,8 +115,8 @@ def test_the_figures_of_the_report_are_those_of_the_command(
 def test_the_command_line_says_the_same(
     ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The notebook's difference and that of `offstage report`, to the last digit; twice the same
-    bytes."""
+    """`offstage report` gives the notebook's difference to the last digit, and the same bytes
+    twice."""
     from offstage.testbeds.cli import run
 
     def report(*more: str) -> Any:
@@ -162,7 +162,7 @@ def test_what_cannot_be_compared_is_one_line(
 
 
 def test_an_import_alone_loads_nothing() -> None:
-    """`import offstage` is cheap, and names that are none are refused as any module's are."""
+    """`import offstage` is cheap, and an unknown name is refused as any module's is."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""Does a secret, a key or a hash of contents leave the daemon through anything that it writes or
+"""Does a secret, a key or a hash of contents leave the daemon in anything that it writes or
 shows?"""
 
 import base64
@@ -28,8 +28,8 @@ COMMANDS = (["dpu", "status"], ["dpu", "ledger"], ["dpu", "policy", "show"])
 
 
 def written(name: str, secret: bytes) -> dict[str, bytes]:
-    """Every encoding of bytes that output might use: raw and reversed, hexadecimal, base64 in each
-    alphabet, escaped, and as the core's 64-bit numbers."""
+    """Return every encoding of bytes that output might use: raw and reversed, hexadecimal, base64
+    in each alphabet, escaped, and as the core's 64-bit numbers."""
     forms = {
         "raw": secret,
         "turned": secret[::-1],
@@ -41,7 +41,7 @@ def written(name: str, secret: bytes) -> dict[str, bytes]:
         "as text in JSON": json.dumps(secret.decode("latin-1"))[1:-1].encode(),
         "list": str(list(secret))[1:-1].encode(),
     }
-    for at in range(3):  # wherever in a longer text it stands
+    for at in range(3):  # at any offset in a longer text
         whole = base64.b64encode(bytes(at) + secret)[4 * (at > 0) : -4]
         forms[f"base64 {at}"], forms[f"url {at}"] = (
             whole,
@@ -87,13 +87,13 @@ def needles(tmp_path: Path) -> dict[str, bytes]:
 
 
 def content(secret: bytes, at: int) -> bytes:
-    """A hash of tokens that no other caller would name."""
+    """Return a hash of tokens that no other caller would name."""
     return object_key(secret + bytes([at]))[:16]
 
 
 @pytest.fixture
 def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Daemon]:
-    """Alone in a pod, recorded, and as talkative as it can be."""
+    """A daemon alone in a pod, recorded, and at its most talkative."""
     (tmp_path / "pod").mkdir()
     endpoint = f"ipc://{tmp_path}/control"
     StaticMembership(tmp_path / "pod/pod.toml").change(
@@ -115,7 +115,7 @@ def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Daemon]:
 
 
 def drive(tier: Daemon, folder: Path) -> None:
-    """Both hosts are there at once: each writes blocks and reads some of them."""
+    """Attach both hosts at once; each writes blocks and reads some of them."""
     rows = [tier.control(one, name=HOST, secret=folder / f"{one}.secret") for one in TENANTS]
     drivers = [shm.open_driver(one.attach("shm"), WAIT_S) for one in rows]
     ordinals = np.arange(CHUNKS, dtype=np.uint32)
@@ -127,7 +127,7 @@ def drive(tier: Daemon, folder: Path) -> None:
         blocks = np.zeros((CHUNKS, PAYLOAD), np.uint8)
         assert not np.any(driver.put(PutRequest(session, 0, ordinals, blocks)))
         driver.fetch(FetchRequest(session, 1, 0, ordinals, np.ascontiguousarray(keys[0]), blocks))
-        with pytest.raises(Exception, match="no session"):  # a refusal that is logged and told
+        with pytest.raises(Exception, match="no session"):  # a refusal that is logged and returned
             control.append(session + 1, [content(secret, 0)])
     for control, driver in zip(rows, drivers, strict=True):
         driver.close()
@@ -135,7 +135,7 @@ def drive(tier: Daemon, folder: Path) -> None:
 
 
 def shown(tier: Daemon, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
-    """Everything that the daemon shows to any caller."""
+    """Return everything that the daemon shows to any caller."""
     told = {}
     for words in COMMANDS:
         for form in ("json", "text"):
@@ -161,7 +161,7 @@ def shown(tier: Daemon, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
     for name in ("cmdline", "environ"):
         try:
             told[name] = (process / name).read_bytes()
-        except PermissionError:  # of a process that nobody but root looks into
+        except PermissionError:  # only root may inspect the process
             continue
     return told
 
@@ -169,7 +169,7 @@ def shown(tier: Daemon, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
 def test_what_is_written_and_shown_tells_no_secret_and_no_hash(
     tier: Daemon, tmp_path: Path, needles: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two hosts of two tenants, recorded: every byte of the recording, the log, the pod's map, the
+    """After two hosts of two tenants have run, every byte of the recording, log, pod's map,
     metrics, status, ledger, policy, arguments and environment is searched."""
     with capfd.disabled():
         drive(tier, tmp_path)

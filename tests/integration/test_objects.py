@@ -58,8 +58,8 @@ def get(client: ObjectClient, key: bytes, size: int) -> tuple[State, NDArray[np.
 
 @pytest.mark.parametrize("seed", range(3))
 def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
-    """Two clients of a tenant put, replace, read and delete at random sizes: does every read return
-    the last put, whole, and of the requested size?"""
+    """Two clients of a tenant put, replace, read and delete at random sizes; every read returns the
+    last put, whole and of the requested size."""
     rng, model = random.Random(seed), dict[bytes, NDArray[np.uint8]]()
     with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
         for turn in range(60):
@@ -79,13 +79,15 @@ def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
                 assert state is (ABSENT if held is None else DONE if whole else UNREADABLE), turn
                 assert state is not DONE or np.array_equal(data, held)
                 found = client.wait(client.exists, [key], [size]).states[0]
-                assert found is state or (found is DONE and not whole)  # of one block: its length
+                assert found is state or (
+                    found is DONE and not whole
+                )  # in one block only its length is known
                 assert client.wait(client.exists, [key]).done == [held is not None]
 
 
 def test_a_batch_ends_on_one_descriptor(client: ObjectClient) -> None:
-    """Is each of several concurrent batches reported once, through one descriptor, which then
-    blocks?"""
+    """Each of several concurrent batches is reported once, through one descriptor, which then
+    blocks."""
     data = [bytes_of(i, 5 * PAYLOAD) for i in range(24)]
     keys = [b"batch/%d" % i for i in range(24)]
     tickets = {client.put(keys[i : i + 8], data[i : i + 8]) for i in range(0, 24, 8)}
@@ -105,8 +107,8 @@ def sent(client: ObjectClient, count: int) -> bool:
 
 
 def test_a_stream_is_there_when_it_is_committed(tier: Daemon, client: ObjectClient) -> None:
-    """Is an object that is filled in steps sent before it is complete, absent until the commit and
-    whole afterwards; and is one that was dropped, or left open when the client closes, absent?"""
+    """An object that is filled in steps is sent before it is complete, absent until the commit and
+    whole afterwards. One that was dropped, or left open when the client closes, is absent."""
     sizes = (700, 4 * PAYLOAD, 12 * PAYLOAD + 9)
     data = [bytes_of(20 + size, size) for size in sizes]
     keys, kept, dropped = ([b"%s/%d" % (name, i) for i in range(3)] for name in (b"s", b"k", b"d"))
@@ -133,8 +135,8 @@ def test_a_stream_is_there_when_it_is_committed(tier: Daemon, client: ObjectClie
 
 
 def test_parts_land_in_order_and_lost_objects_are_named(client: ObjectClient) -> None:
-    """Is each part of a batch reported once, in order, when it is in all buffers; and are an absent
-    object, and one that is a byte short, named?"""
+    """Each part of a batch is reported once, in order, when it is in all buffers. An absent object,
+    and one that is a byte short, are named."""
     size, data = 9 * PAYLOAD + 100, bytes_of(6, 9 * PAYLOAD + 100)
     for key in (b"p/0", b"p/2"):
         assert put(client, key, data) is DONE
@@ -151,14 +153,14 @@ def test_parts_land_in_order_and_lost_objects_are_named(client: ObjectClient) ->
     assert ended.states == (DONE, ABSENT, DONE, UNREADABLE)
     until(lambda: len(told) == len(cuts))
     assert [(part, whole) for part, _, whole in told] == [(part, True) for part in range(5)]
-    assert told[0][1] == [1] and told[4][1] == [1, 3]  # between them as soon as it is known
+    assert told[0][1] == [1] and told[4][1] == [1, 3]  # in between, once it is known
 
 
 def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
-    """Are objects prefetched in time counted as on time, and others as missing?"""
+    """Objects prefetched in time are counted as on time, others as missing."""
     with daemon(tmp_path, storage__size="64MiB") as cold:
         with ObjectClient(where(cold)) as writer:
-            for number in range(60):  # more than staging memory holds
+            for number in range(60):  # more than the staging arena holds
                 assert put(writer, b"%d" % number, bytes_of(number, 8 * PAYLOAD)) is DONE
         with ObjectClient(where(cold)) as client:
             sizes = [8 * PAYLOAD] * 4
@@ -186,7 +188,7 @@ def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_key_of_another_tenant_reads_nothing(tier: Daemon) -> None:
-    """Does the same key, model and layout under another tenant's secret find nothing?"""
+    """The same key, model and layout under another tenant's secret find nothing."""
     data = bytes_of(1, 3 * PAYLOAD)
     with ObjectClient(where(tier)) as red, ObjectClient(where(tier, tenant=OTHER)) as blue:
         assert put(red, b"mine", data) is DONE
@@ -201,7 +203,7 @@ def test_a_key_of_another_tenant_reads_nothing(tier: Daemon) -> None:
 def test_a_model_of_another_layout_finds_nothing_and_says_so(
     tier: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Does a changed dtype or model under the same name log one line, and miss?"""
+    """A changed dtype or model under the same name logs one line, and misses."""
     data = bytes_of(2, 3 * PAYLOAD)
     with ObjectClient(where(tier), model="m", layout="bf16 16x64") as before:
         assert put(before, b"k", data) is DONE
@@ -217,8 +219,8 @@ def test_a_model_of_another_layout_finds_nothing_and_says_so(
 def test_another_size_is_unreadable_and_one_line(
     client: ObjectClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is an object that is shorter or longer than requested distinguished from an absent one, and
-    logged once?"""
+    """An object shorter or longer than requested is distinguished from an absent one, and logged
+    once."""
     assert put(client, b"sized", bytes_of(3, 4 * PAYLOAD)) is DONE
     for size in (4 * PAYLOAD - 1, 3 * PAYLOAD, 5 * PAYLOAD, 4 * PAYLOAD + 1):
         assert get(client, b"sized", size)[0] is UNREADABLE
@@ -228,8 +230,7 @@ def test_another_size_is_unreadable_and_one_line(
 
 
 def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Daemon) -> None:
-    """Does an object that one client leases stay until released, though another client deletes
-    it?"""
+    """An object that one client leases stays until released, even if another deletes it."""
     data = bytes_of(4, 6 * PAYLOAD)
     with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
         assert put(one, b"held", data) is DONE
@@ -259,7 +260,7 @@ with ObjectClient(Endpoint(sys.argv[1], sys.argv[2], runtime_dir=Path(sys.argv[3
 
 
 def test_processes_share_a_daemon(tier: Daemon, client: ObjectClient) -> None:
-    """Does one process read the put of another?"""
+    """One process reads what another put."""
     run = subprocess.run(
         [sys.executable, "-c", PUTTER, tier.endpoint, TENANT, str(tier.runtime_dir)],
         capture_output=True,
@@ -273,7 +274,7 @@ def test_processes_share_a_daemon(tier: Daemon, client: ObjectClient) -> None:
 
 
 def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
-    """Does a connector report a wrong setting, tenant or address at its start?"""
+    """A connector reports a wrong setting, tenant or address at its start."""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Endpoint.of_engine({"endpont": "tcp://x"})
     with pytest.raises(BadInput, match="write it as text"):
@@ -285,8 +286,8 @@ def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
 
 
 def test_a_full_store_makes_room(tmp_path: Path) -> None:
-    """With more objects than the store holds: is none refused, the last one there, and every other
-    whole or absent?"""
+    """With more objects than the store holds, none is refused, the last one is there, and every
+    other is whole or absent."""
     with daemon(tmp_path, storage__size="4MiB") as small, ObjectClient(where(small)) as client:
         size, count = 19 * PAYLOAD, 80  # 20 blocks
         for number in range(count):
@@ -301,8 +302,8 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
 
 
 def test_leases_give_way_together(tier: Daemon) -> None:
-    """Every session of a client is a lease: does a large batch end half of them at a time, not one
-    by one, and are the newest leases still there?"""
+    """If every session of a client is a lease, a large batch ends half of them at a time, not one
+    by one, and the newest leases stay."""
     count, size = 16, 2 * PAYLOAD
     keys = [b"way%d" % i for i in range(count)]
     with ObjectClient(where(tier)) as client:
@@ -328,8 +329,8 @@ def test_leases_give_way_together(tier: Daemon) -> None:
 
 
 def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> None:
-    """Puts that start before they have a session: are all sent intact, though they exceed the
-    window, and are puts dropped that must wait for an existing object?"""
+    """Puts that start before they have a session are all sent intact, though they exceed the
+    window. Puts that must wait for an existing object are dropped."""
     count = 12
     control, fabric = client._mover._link.control, client._mover._link.fabric
     assert isinstance(fabric, Driver)
@@ -344,7 +345,7 @@ def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> Non
     fabric.put_send = lambda *one: (seen.update(sent=1), send(*one))[1]  # type: ignore
     fabric.put_drop = lambda *one: (seen.update(dropped=1), drop(*one))[1]  # type: ignore
     keys = [b"ahead%d" % i for i in range(count)]
-    for size in (40 * PAYLOAD + 9, 30 * PAYLOAD):  # the second time a longer object lies there
+    for size in (40 * PAYLOAD + 9, 30 * PAYLOAD):  # the second finds a longer object
         buffers = [bytes_of(size + i, size) for i in range(count)]
         assert client.wait(client.put, keys, buffers).states == (DONE,) * count
         for key, data in zip(keys, buffers, strict=True):
@@ -355,8 +356,8 @@ def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> Non
 
 
 def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
-    """A leased object fills half of the store: is one of the same size refused, with the fix, is
-    the first intact, and does the second succeed once the lease is released?"""
+    """A leased object fills half of the store. One of the same size is refused, with the fix, and
+    the first stays intact; once the lease is released, it is accepted."""
     room = {"storage__size": "4MiB", "limits__context_tokens": "65536"}
     with daemon(tmp_path, **room) as small, ObjectClient(where(small)) as client:
         size = 220 * PAYLOAD
@@ -373,7 +374,7 @@ def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
 
 
 def test_an_expired_object_is_replaced_where_it_is_still_staged(tmp_path: Path) -> None:
-    """Is the last put read, and not the copy that the tier's memory still has under that name?"""
+    """A read returns the last put, not the copy that the arena still has under that name."""
     size = 5 * PAYLOAD
     with daemon(tmp_path, store__ttl="1s") as brief, ObjectClient(where(brief)) as client:
         assert put(client, b"k", bytes_of(1, size)) is DONE
@@ -388,8 +389,8 @@ def test_an_expired_object_is_replaced_where_it_is_still_staged(tmp_path: Path) 
 def test_a_daemon_that_is_killed_and_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed during puts: does every put end, are all acknowledged objects whole for the same
-    client after the restart, and is a block that was damaged meanwhile reported as unreadable?"""
+    """Every put ends when the daemon is killed, the same client finds all acknowledged objects
+    whole after the restart, and a block damaged meanwhile is reported as unreadable."""
     address, size, keys = f"ipc://{tmp_path}/d", 9 * PAYLOAD, [b"%d" % i for i in range(64)]
     data = {key: bytes_of(100 + i, size) for i, key in enumerate(keys)}
     with daemon(tmp_path, daemon__endpoint=address) as first:

@@ -1,5 +1,5 @@
-"""If a block of an object is damaged and other bytes are put under its key, at a real daemon: does
-a reader ever get the bytes of two puts? The simulation of the same name covers the orders."""
+"""If a block of an object is damaged and other bytes are put under its key, at a real daemon, does
+a reader ever get bytes of two puts? The simulation of the same name covers the orders."""
 
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ def damage(store: Path, blocks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("leased", [False, True])
 def test_other_bytes_behind_a_damaged_block(tmp_path: Path, leased: bool) -> None:
-    """With and without the lease of a third client, which makes the second put fail: does every
-    read before, during and after it return one whole put, or nothing?"""
+    """Every read before, during and after the second put returns one whole put, or nothing, also if
+    the lease of a third client makes that put fail."""
     keys = [b"mixed%d" % i for i in range(ROUNDS)]
     with daemon(tmp_path) as tier, ObjectClient(where(tier)) as client:
         data = [bytes_of(i) for i in range(ROUNDS)]

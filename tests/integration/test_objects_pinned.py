@@ -1,4 +1,4 @@
-"""For objects over a fabric that writes into the reader's memory directly: is all of it registered
+"""If a fabric writes objects into the reader's memory directly, is all of that memory registered
 exactly as long as it must be, and is every byte right?"""
 
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def fill(client: ObjectClient) -> tuple[list[bytes], list[NDArray[np.uint8]]]:
 
 
 def read(client: ObjectClient, keys: list[bytes], targets: list[NDArray[np.uint8]]) -> bool:
-    """Read all at once; returns whether every one arrived."""
+    """Read all objects at once; returns whether every one arrived."""
     return client.wait(client.get, keys, targets).states == (DONE,) * len(keys)
 
 
@@ -87,8 +87,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
-    """Does a read into registered memory register only each object's head and its partial last
-    block, and a read into other memory all of it, each only for the time of the read?"""
+    """A read into registered memory registers only each object's head and its partial last block; a
+    read into other memory all of it. Either lasts as long as the read."""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
@@ -96,7 +96,7 @@ def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
         pool = np.zeros((COUNT, SIZE + 100), np.uint8)
         client.register(pool)
         rows = [row[:SIZE] for row in pool]
-        for each in (2, LAYERS + 2):  # head and end, and besides them what lies in each layer
+        for each in (2, LAYERS + 2):  # head and end; then each layer's blocks too
             before = fabric.registrations
             pool[:] = 0
             assert read(client, keys, rows) and same(rows, data) and not pool[:, SIZE:].any()
@@ -106,8 +106,8 @@ def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
 
 
 def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
-    """A daemon is frozen with reads in flight into memory that is registered for them alone: is it
-    unregistered when they are LATE, and does the next read succeed?"""
+    """A daemon freezes with reads in flight into memory that is registered for them alone: it is
+    unregistered when they are LATE, and the next read succeeds."""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier) | {"timeout_s": 60.0})) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
@@ -125,8 +125,7 @@ def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
 
 
 def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> None:
-    """With more ranges than a fabric has room for: does the caller get one error, and do reads go
-    on?"""
+    """With more ranges than a fabric has room for, the caller gets one error, and reads go on."""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         pieces = np.zeros((1000, 16), np.uint8)
@@ -143,8 +142,8 @@ def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> Non
 
 
 def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
-    """The daemon is killed and another starts: is the memory that was registered with the first,
-    and while there was none, registered with the new one?"""
+    """After one daemon is killed and another starts, memory that was registered with the first, or
+    while there was none, is registered with the new one."""
     address = {"daemon__endpoint": f"ipc://{tmp_path}/d"}
     with daemon(tmp_path, **address) as first:
         client = ObjectClient(PinningEndpoint.of_engine(settings(first) | {"timeout_s": 5.0}))
@@ -167,8 +166,8 @@ def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.verbs
 def test_objects_go_over_rdma(rdma: Adapter, tmp_path: Path) -> None:
-    """Over a real adapter: are objects put, read into registered and unregistered memory, replaced
-    and deleted, as over shared memory?"""
+    """Over a real adapter objects are put, read into registered and unregistered memory, replaced
+    and deleted, as over shared memory."""
     with daemon(tmp_path, rdma__enabled="true", limits__sessions="64") as tier:
         where = Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "timeout_s": 30.0})
         with ObjectClient(where) as client:

@@ -34,7 +34,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
 
 
 class Sends(Silent):
-    """Sends a signal to a daemon after this many decoded tokens."""
+    """Sends a signal to a daemon after a third of the tokens was decoded."""
 
     def __init__(self, pod: Pod, number: int, what: int) -> None:
         self._process, self._what, self._left = pod.tiers[number].process, what, -1
@@ -44,7 +44,7 @@ class Sends(Silent):
         self._left = total // 3 if phase.startswith("decode") else -1
 
     def advance(self, count: int) -> None:
-        """Of tokens decoded."""
+        """Count decoded tokens."""
         if 0 <= self._left < count:
             self._process.send_signal(self._what)
         self._left -= count
@@ -86,7 +86,7 @@ def words_of(pod: Pod, *more: str) -> list[str]:
 
 
 def check(one: PodResult) -> None:
-    """Every fetched block was right, every token was decoded, attention is dense attention."""
+    """Check that fetched blocks are right, all tokens decoded, and attention is dense attention."""
     assert one.tokens == 2 * STEPS and one.blocks_corrupt == 0
     assert one.blocks_verified + one.blocks_recomputed == one.demands > 0
     assert one.attention_checked > 0 and one.attention_error_max < 1e-4
@@ -94,8 +94,8 @@ def check(one: PodResult) -> None:
 
 
 def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each member serves its part and agrees with the host on it; the second run finds every block,
-    over another fabric; the demanded blocks are the same as with any tier."""
+    """Each member serves its part and agrees with the host on it. The second run finds every block
+    over another fabric. The demands are those of any tier."""
     assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 0
     first = json.loads(capsys.readouterr().out)
     assert first.pop("failed") == []
@@ -111,7 +111,7 @@ def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
-    """After a drain, does the same run compute nothing again, and does the member still serve?"""
+    """After a drain the same run computes nothing again, and the member still serves."""
     driven(pod, deadline_ns=UNHURRIED_NS)
     name = "dpu2"
     assert run(["pod", "drain", pod.place, name]) == 0
@@ -133,9 +133,8 @@ def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
     ],
 )
 def test_one_dies_under_way(fabric: str, what: int, tmp_path: Path) -> None:
-    """Are the lost blocks computed again and put at other members, with no wrong byte and no
-    missing token? The others' ledgers still agree with the host, and the report names the lost
-    member."""
+    """Lost blocks are computed again and put at other members, with no wrong byte and no missing
+    token. The others' ledgers still agree with the host, and the report names the lost member."""
     with pytest.raises(Dead), pod_of(3, tmp_path) as pod:
         found = driven(pod, fabric, Sends(pod, 2, what))
         check(found)
@@ -146,13 +145,13 @@ def test_one_dies_under_way(fabric: str, what: int, tmp_path: Path) -> None:
 
 
 class Dead(Exception):
-    """One daemon was killed on purpose: the others are killed too and need not drain."""
+    """One daemon was killed on purpose; the others are then killed too and need not drain."""
 
 
 def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With both members; then one is killed, and the purge names it as missing."""
+    """Both members acknowledge; then one is killed, and the purge names it as missing."""
     with pytest.raises(Dead), pod_of(2, tmp_path) as pod:
         words = [pod.place, TENANT, "--runtime-dir", str(tmp_path), "--format", "json"]
         assert run(["pod", "purge", *words]) == 0
@@ -187,7 +186,7 @@ def test_what_does_not_fit_is_one_line(
 def test_a_corrupt_block_fails_the_run(
     pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is pod.json there, and the exit code 1?"""
+    """pod.json is there, and the exit code is 1."""
     damage_fetches(monkeypatch)
     assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 1
     said = capsys.readouterr()
@@ -199,8 +198,8 @@ def test_a_corrupt_block_fails_the_run(
 def test_a_member_whose_ledger_differs_fails_the_run(
     pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one demand more in each ledger than the host counted: is pod.json there, and is the exit
-    code 1?"""
+    """With one more demand in each ledger than the host counted, pod.json is there and the exit
+    code is 1."""
     told = Control.ledger
     looks: dict[Control, int] = {}
 
@@ -223,8 +222,8 @@ def test_a_member_whose_ledger_differs_fails_the_run(
 def test_a_member_that_did_not_keep_its_chips_pace_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two of 101 requests too late at one member of two: is pod.json there, and is the exit
-    code 1?"""
+    """With two of 101 requests too late at one of two members, pod.json is there and the exit code
+    is 1."""
     late = iter([1, 2])
 
     def counted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -22,8 +22,8 @@ def ran(out: Path, verb: str, capsys: pytest.CaptureFixture[str], *more: str) ->
 def test_up_run_drain_down(
     etcd: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Do four daemons serve and agree; can the map change after a member of etcd was killed; is a
-    second `up` refused; and is no process left afterwards?"""
+    """Four daemons serve and agree, the map can change after a member of etcd was killed, a second
+    `up` is refused, and no process is left afterwards."""
     if etcd and shutil.which("etcd") is None:
         pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
     if not etcd:
@@ -56,7 +56,7 @@ def test_up_run_drain_down(
 def test_a_corrupt_block_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is pod.json there, the exit code 1, and no process left?"""
+    """pod.json is there, the exit code is 1, and no process is left."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
     damage_fetches(monkeypatch)
     words = ["--sessions", "1", "--steps", "4", "--context-tokens", "4096"]

@@ -60,14 +60,14 @@ def driven(pod: Leased) -> PodResult:
 
 
 def serves(pod: Leased, net: Cables, name: str) -> bool:
-    """Whether the daemon says that it serves, asked in its own namespace without a cable."""
+    """Whether the daemon says that it serves; asked in its own namespace, so without a cable."""
     said = pod.asked(name, net.within[name])
     return bool(said["pod"]["serves"])
 
 
 def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """Does a daemon cut off from etcd alone stop serving before the map removes it, although hosts
-    still reach it? After the repair it joins as a new incarnation and keeps its blocks."""
+    """A daemon cut off from etcd alone stops serving before the map removes it, although hosts
+    still reach it. After the repair it joins as a new incarnation and keeps its blocks."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu1")
@@ -83,8 +83,8 @@ def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
 
 
 def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """Do hosts work without a daemon that only etcd reaches? It keeps its lease and stays in the
-    map; after the repair it is the same incarnation and has all its blocks."""
+    """Hosts work without a daemon that only etcd reaches. It keeps its lease and stays in the map;
+    after the repair it is the same incarnation and has all its blocks."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu2")
@@ -101,7 +101,7 @@ def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> Non
 
 
 def test_between_daemons_with_and_without_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """Do daemons cut off from each other serve on while etcd answers? Without etcd they need each
+    """Daemons cut off from each other serve on while etcd answers. Without etcd they need each
     other's promises: they stop serving until the links are back."""
     pod, net, etcd = cabled
     driven(pod)

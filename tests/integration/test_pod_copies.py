@@ -26,7 +26,7 @@ LAYERS, BLOCK_BYTES = 2, 4096
 
 
 class Does(Silent):
-    """Calls a function once a quarter of the tokens was decoded."""
+    """Calls a function after a quarter of the tokens was decoded."""
 
     def __init__(self, what: Callable[[], object]) -> None:
         self._what, self._left = what, -1
@@ -36,7 +36,7 @@ class Does(Silent):
         self._left = total // 4 if phase.startswith("decode") else -1
 
     def advance(self, count: int) -> None:
-        """Of tokens decoded."""
+        """Count decoded tokens."""
         if 0 <= self._left < count:
             self._what()
         self._left -= count
@@ -50,8 +50,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
 
 @pytest.fixture
 def cold(tmp_path: Path) -> Iterator[Pod]:
-    """A pod of its own: after other runs have heated a shared one, the counts would be
-    unpredictable."""
+    """A pod of its own: in a shared one that earlier runs have heated, counts are unpredictable."""
     with pod_of(4, tmp_path) as one:
         yield one
 
@@ -61,8 +60,8 @@ def change(pod: Pod, transition: Callable[[PodMap], PodMap]) -> PodMap:
 
 
 def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
-    """A run that follows the map; every fetched block was right and none was computed again. Hosts
-    report to homes twice a second: so a run takes seconds on any machine."""
+    """Run a host by the map; every fetched block was right and none was computed again. Hosts
+    report to homes twice a second, so a run takes seconds on any machine."""
     settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.001, **more}
     options = DriveOptions(geometry=geometry("tiny"), **settings)
     membership = open_membership(pod.place)
@@ -84,8 +83,8 @@ def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
 def test_a_hot_prefix_gets_copies_and_load_evens_out(
     pod: Pod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five sessions read one shard: without copies one member serves nearly all, with them the
-    coefficient of variation falls by far, and the members' ledgers still agree with the host."""
+    """Without copies one member serves nearly all of five sessions that read one shard. Copies cut
+    the coefficient of variation, and members' ledgers still agree with the host."""
     cv = []
     for most, steps in ((0, 20), (3, 80)):
         rule = CopyRule(copies_max=most, hot_blocks_per_s=20)
@@ -94,7 +93,7 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
             pod, sessions=5, shared_prefix_tokens=4096, steps=steps, time_per_token_s=0.05
         )
         assert bool(found.copies_made) == bool(most) and found.copies_held == found.copies_made
-        each = LAYERS * 256 * BLOCK_BYTES  # one may be under way when the run ends
+        each = LAYERS * 256 * BLOCK_BYTES  # one copy may be in flight when the run ends
         assert 0 <= found.bytes_copied - found.copies_made * each < each
         cv.append(found.load_cv)
     assert cv[0] > 1.2 and cv[1] < 0.7 * cv[0]
@@ -107,8 +106,8 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
 
 
 def test_joining_and_drained_members_exchange_only_their_shards(pod: Pod) -> None:
-    """A member joins and one is drained during a run: are only shards whose home changed moved,
-    about as many as any placement must, and does the next run find all of them at home?"""
+    """A member joins and one is drained during a run: only shards whose home changed move, about as
+    many as any placement must, and the next run finds all of them at home."""
     before = change(pod, lambda one: one)
     last, none = before.member[3], CopyRule(copies_max=0)
     change(pod, partial(replace, member=before.member[:3], shard_tokens=512, copies=none))
@@ -129,8 +128,8 @@ def test_joining_and_drained_members_exchange_only_their_shards(pod: Pod) -> Non
 
 
 def test_a_shard_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
-    """Are shards written before a join read at their former home afterwards, and moved home?
-    Without the former homes in the map they would be computed again."""
+    """After a join, shards written before it are read at their former home, then moved. Without the
+    former homes in the map they would be computed again."""
     change(pod, lambda one: moved(moved(one, "dpu2", "up"), "dpu1", "draining"))
     change(pod, lambda one: replace(one, former=()))
     driven(pod, sessions=2, steps=4, seed=7)
@@ -143,8 +142,8 @@ def test_a_shard_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
 def test_a_drain_pushes_what_was_hot_and_nothing_else(
     cold: Pod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Right after a run, with its sessions closed: does the command alone move the hot shards of
-    one member to their new homes, and does the next run read none of them at the drained one?"""
+    """Right after a run, with its sessions closed, the command alone moves one member's hot shards
+    to their new homes; the next run reads none of them at the drained one."""
     pod, rule = cold, CopyRule(copies_max=0, hot_blocks_per_s=1)
     change(pod, partial(replace, shard_tokens=512, copies=rule))
     before = driven(pod, sessions=2, steps=40, seed=7, time_per_token_s=0.05)

@@ -1,5 +1,4 @@
-"""Do daemons of a pod serve under leases of a real etcd, and no longer: killed, stopped,
-restarted?"""
+"""Do daemons that are killed, stopped or restarted serve only under leases of a real etcd?"""
 
 import contextlib
 import json
@@ -61,7 +60,7 @@ def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
 
 @contextlib.contextmanager
 def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
-    """A host of that member alone, over the fabric that reads its memory."""
+    """Attach a host to that member alone, over the fabric that reads its memory."""
     found = pod.member(name)
     link = Endpoint(
         found.endpoint,
@@ -83,8 +82,8 @@ def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
 
 @pytest.mark.slow
 def test_killed_and_back(pod: Leased) -> None:
-    """Do the other members remove a killed daemon when its lease ends? It returns as a new
-    incarnation with its blocks, and no block is computed again."""
+    """The other members remove a killed daemon when its lease ends. It returns as a new incarnation
+    with its blocks, and no block is computed again."""
     first = driven(pod)
     assert first.blocks_corrupt == 0 and first.blocks_verified == first.demands
     epoch = pod.etcd.map().epoch
@@ -102,8 +101,8 @@ def test_killed_and_back(pod: Leased) -> None:
 
 
 def test_stopped_past_its_lease(pod: Leased) -> None:
-    """Does a host stop reading the mapped memory of a daemon that was stopped past its lease,
-    without being notified? The daemon rejoins and refuses logins to its old incarnation."""
+    """A host stops reading the mapped memory of a daemon that was stopped past its lease, without
+    being notified. The daemon rejoins and refuses logins to its old incarnation."""
     with joined(pod, "dpu0") as (control, fabric):
         session = control.session_open(select_blocks=BLOCKS)
         names = [bytes([1 + n]) * 16 for n in range(BLOCKS)]
@@ -147,7 +146,7 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
 def test_a_deletion_reaches_a_member_that_was_away(
     pod: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is acknowledged without the dead member, which deletes everything before it serves any
+    """It is acknowledged without the dead member, which deletes everything before it serves a
     host."""
     driven(pod)
     pod.send("dpu2", signal.SIGKILL)
@@ -183,8 +182,8 @@ def ways(tmp_path: Path, etcd: Etcd) -> Iterator[tuple[Leased, dict[str, Cut]]]:
 
 @pytest.mark.slow
 def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
-    """Does a daemon that alone is cut off from etcd get no promise, stop serving within half its
-    lease and leave the map? It joins as a new incarnation when it reaches etcd again."""
+    """A daemon that alone is cut off from etcd gets no promise, stops serving within half its lease
+    and leaves the map. It joins as a new incarnation when it reaches etcd again."""
     pod, cuts = ways
     driven(pod)
     begun = pod.member("dpu1")
@@ -211,8 +210,8 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
 
 @pytest.mark.slow
 def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
-    """If etcd is down for all, do members serve on by each other's promises, three leases long?
-    The map cannot change; when etcd returns, it lists the same incarnations."""
+    """If etcd is down for all, members serve on by each other's promises, three leases long. The
+    map cannot change; when etcd returns, it lists the same incarnations."""
     driven(pod)
     pod.settle()
     before = pod.etcd.map()
@@ -234,8 +233,8 @@ def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
 
 @pytest.mark.slow
 def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
-    """Do all members stop serving if etcd is down and one member is dead, which cannot promise?
-    They serve again when etcd is back."""
+    """All members stop serving if etcd is down and one member is dead, which cannot promise. They
+    serve again when etcd is back."""
     pod.settle()
     etcd.kill()
     pod.send("dpu2", signal.SIGKILL)
@@ -249,8 +248,8 @@ def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
 def test_an_operator_removes_a_member_that_no_other_may(
     pod: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Can an operator remove a dead member that the others must not, as each joined after its
-    last report? Refused while its lease holds; hosts then work without it, and it may return."""
+    """An operator can remove a dead member that the others must not, as each joined after its last
+    report. Its lease prevents that while it holds; hosts work without it, and it may return."""
     driven(pod)
     remove = ["pod", "remove", pod.place, "dpu1"]
     assert run(remove) == 2 and "the lease of dpu1 holds" in capsys.readouterr().err
@@ -271,8 +270,8 @@ def test_an_operator_removes_a_member_that_no_other_may(
 
 
 def test_two_daemons_of_one_name(pod: Leased, tmp_path: Path) -> None:
-    """Does a second daemon of the same name exit and say which process has it? The first serves
-    on as the same incarnation; killed, it gets its name back at once."""
+    """A second daemon of the same name exits and says which process has it. The first serves on as
+    the same incarnation; if it is killed, it gets its name back at once."""
     second = tmp_path / "second"
     second.mkdir()
     with contextlib.closing(Leased(second, [pod.place.removeprefix("etcd:")])) as other:

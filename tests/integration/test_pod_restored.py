@@ -1,5 +1,5 @@
-"""Does a pod detect that its real etcd was restored from an older copy, and what does it do
-then?"""
+"""Does a pod detect that its real etcd was restored from an older copy, and stop until an operator
+accepts the map?"""
 
 import shutil
 import signal
@@ -17,9 +17,9 @@ from offstage.testbeds.cli import run
 
 @pytest.mark.slow
 def test_a_deletion_survives_a_restored_etcd(tmp_path: Path) -> None:
-    """dpu1 is away and has seen changes newer than the copy; dpu0 is up, stops serving and says
-    why, and a deletion is not acknowledged. Once an operator accepts the map, epochs continue above
-    all seen ones, and dpu1 returns with its knowledge."""
+    """dpu1 is away and has seen changes newer than the copy. dpu0 is up, stops serving and says
+    why; a deletion is not acknowledged. Once an operator accepts the map, epochs continue above all
+    seen ones, and dpu1 returns with its knowledge."""
     etcd = Etcd(tmp_path)
     try:
         with leased(tmp_path, [etcd.address], "dpu0", "dpu1") as pod:

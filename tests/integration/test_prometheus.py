@@ -41,7 +41,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("daemon"), daemon__metrics_endpoint="127.0.0.1:0") as tier:
         with tier.control() as control, open_driver(control.attach("shm")) as driver:
             text = open_text(control, 1)
-            for layer in range(LAYERS):  # enough of them that stages are timed, one in 31
+            for layer in range(LAYERS):  # enough for timed stages, one in 31
                 for first in range(0, CHUNKS, 8):
                     put(driver, text, layer, list(range(first, first + 8)))
         yield tier
@@ -116,7 +116,7 @@ def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
 
 
 def guess_logins(endpoint: str, count: int) -> None:
-    """Over a raw socket: a `Control` with a wrong secret would stop before it sends its proof."""
+    """Log in over a raw socket: a `Control` with a wrong secret stops before it sends its proof."""
     hello = p.Hello(versions=list(p.VERSIONS), name="host", tenant="red", nonce=bytes(16))
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.connect(endpoint)
@@ -138,15 +138,15 @@ def states(base: str) -> dict[str, str]:
 
 
 def seen(base: str, rule: Any) -> bool:
-    """Whether its expression matches now, whatever its duration before an alert."""
+    """Whether the rule's expression matches now, whatever its duration before an alert."""
     return bool(query(base, "query", query=rule["query"])["result"])
 
 
 def test_panels_and_rules_name_metrics_that_a_daemon_exports(tier: Daemon) -> None:
-    """Without a Prometheus, so that no machine skips it: a renamed metric leaves no panel empty and
-    no alert silent."""
+    """A renamed metric leaves no panel empty and no alert silent. This needs no Prometheus, so no
+    machine skips it."""
     token = (tier.runtime_dir / "metrics.token").read_text().strip()
-    until(lambda: "offstage_stage_seconds_bucket" in scrape(tier, token))  # the puts are in
+    until(lambda: "offstage_stage_seconds_bucket" in scrape(tier, token))  # the puts are counted
     said = scrape(tier, token)
     known = {one.name for kind in text_string_to_metric_families(said) for one in kind.samples}
     text = "".join((PRESETS / one).read_text() for one in WATCHERS)
@@ -155,7 +155,7 @@ def test_panels_and_rules_name_metrics_that_a_daemon_exports(tier: Daemon) -> No
 
 
 def test_the_dashboard_asks_what_prometheus_takes(prometheus: str) -> None:
-    """Each query of a panel, and the variables."""
+    """This covers each panel's query, and the variables."""
     board = json.loads((PRESETS / WATCHERS[0]).read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert len(asked) >= len(board["panels"]) > 10
@@ -170,7 +170,7 @@ def test_the_dashboard_asks_what_prometheus_takes(prometheus: str) -> None:
 def test_a_watched_daemon_is_a_line_an_interval(
     tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As text with one heading, as JSON with figures; an invalid interval is refused."""
+    """Text has one heading, JSON has figures; an invalid interval is refused."""
     words = ["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
     assert run([*words, "--watch", "100ms", "--count", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()

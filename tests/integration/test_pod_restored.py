@@ -1,5 +1,4 @@
-"""Does a pod detect that its real etcd was restored from an older copy, and stop until an operator
-accepts the map?"""
+"""Does a pod notice that its real etcd was restored from an older copy, and stop?"""
 
 import shutil
 import signal

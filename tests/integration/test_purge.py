@@ -1,4 +1,4 @@
-"""Are purged, deleted or expired blocks gone for good, and for their tenant alone?"""
+"""Are purged, deleted or expired blocks gone for good, and only for their tenant?"""
 
 import json
 import signal
@@ -33,7 +33,7 @@ BLOCKS = CHUNKS * LAYERS  # of one text
 
 
 def write_text(tier: Daemon, tenant: str, number: int, *, keep: bool = True) -> None:
-    """Write all of a text, acknowledged; then archive or delete it."""
+    """Write a whole text, acknowledged; then archive or delete it."""
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
         for layer in range(LAYERS):
@@ -51,7 +51,7 @@ def delete_text(tier: Daemon, tenant: str, number: int) -> None:
 
 
 def stored(tier: Daemon, tenant: str, number: int) -> int:
-    """Blocks that the store has of the text."""
+    """Return how many blocks of the text the store has."""
     with tier.control(tenant) as control:
         control.attach("shm")
         return sum(open_text(control, number).stored)
@@ -64,14 +64,13 @@ def purge(tier: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path: Path) -> None:
-    """The operator reduces a tenant to fewer blocks, coldest first, then to none: are the reported
-    counts true, does the other tenant keep its blocks, and does a kill right after restore
-    nothing?"""
+    """The operator reduces a tenant to fewer blocks, coldest first, then to none. The reported
+    counts are true, the other tenant keeps its blocks, and a kill right after restores nothing."""
     with daemon(tmp_path, ("red", "blue")) as tier:
         for number in (1, 2):
             write_text(tier, "red", number)
         write_text(tier, "blue", 3)
-        assert stored(tier, "red", 1) == BLOCKS  # named again: the warmer one
+        assert stored(tier, "red", 1) == BLOCKS  # named again, so this is the warmer text
         done = purge(tier, "red", "--blocks", str(BLOCKS))
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
@@ -102,9 +101,9 @@ def object_client(tier: Daemon) -> ObjectClient:
 
 
 def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
-    """Texts and objects share segments, and every other one is deleted: by a session that does not
-    keep it, by an object's key, by a purge to a number of blocks. The daemon is killed after each
-    answer: does the next one have everything kept, and nothing deleted?"""
+    """Every other one of texts and objects that share segments is deleted: by a session that does
+    not keep it, by key, or by a purge to a number of blocks. The daemon is killed after each
+    answer; the next one has everything kept and nothing deleted."""
     data = np.random.default_rng(5).integers(0, 256, 3 * PAYLOAD, np.uint8)
     with daemon(tmp_path) as tier:
         for number in (1, 2, 3):
@@ -131,7 +130,7 @@ def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
         with object_client(tier) as client:
             assert client.wait(client.exists, [b"gone", b"kept"]).done == [False, True]
         for number in (1, 4):
-            assert stored(tier, TENANT, number) == BLOCKS  # named again: text 3 is the coldest
+            assert stored(tier, TENANT, number) == BLOCKS  # named again, so text 3 is the coldest
         assert purge(tier, TENANT, "--blocks", str(2 * BLOCKS + 3)).returncode == 0
         tier.process.send_signal(signal.SIGKILL)
         tier.process.wait(WAIT_S)
@@ -140,7 +139,7 @@ def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
 
 
 def in_file(store: Path, number: int) -> int:
-    """The blocks of a text whose bytes are in the store's file, in any logical block."""
+    """Count a text's blocks whose bytes are in the store's file, in any logical block."""
     raw = store.read_bytes()
     found = {raw[at : at + PAYLOAD] for at in range(0, len(raw), PAYLOAD)}
     return sum(
@@ -151,8 +150,8 @@ def in_file(store: Path, number: int) -> int:
 
 
 def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
-    """With store.erase: once a delete is answered, or a block has expired, is no byte of it in the
-    file, in any copy, nor next to a kept block? Without it they are found there."""
+    """With store.erase no byte of a deleted or expired block is in the file once that is reported,
+    in any copy or next to a kept block. Without it they are found there."""
     size = {"storage__size": "16MiB"}
     with daemon(tmp_path, **size) as tier:
         write_text(tier, TENANT, 1, keep=False)
@@ -173,8 +172,8 @@ def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
 
 
 def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:
-    """May a tenant delete only its own blocks, including those in use? Does bad input get one line
-    that names the fix?"""
+    """A tenant may delete only its own blocks, including those in use. Bad input gets one line that
+    names the fix."""
     with daemon(tmp_path, ("red", "blue")) as tier:
         write_text(tier, "red", 1)
         write_text(tier, "blue", 3)
@@ -204,5 +203,5 @@ def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) 
         assert "red" in purge(tier, "green", "--all").stderr
         with tier.control(p.OPERATOR) as operator:
             purged = [one for one in operator.status()["tenants"] if one["purged"]]
-        assert not purged  # nobody lost anything for want of room
+        assert not purged  # no tenant lost blocks for lack of room
         assert check_text(tier, 1, {(1, o, at) for o in range(CHUNKS) for at in range(LAYERS)})

@@ -53,7 +53,7 @@ def host(tier: Daemon, tenant: str) -> Iterator[tuple[Control, Driver]]:
 
 
 def store(control: Control, driver: Driver, number: int) -> None:
-    """A text of `CHUNKS` blocks a layer, written whole and archived."""
+    """Write and archive a whole text of `CHUNKS` blocks a layer."""
     text = open_text(control, number)
     for layer in range(LAYERS):
         for first in range(0, CHUNKS, 16):
@@ -69,8 +69,8 @@ def status(tier: Daemon, tenant: str) -> dict[str, Any]:
 
 
 def test_a_full_archive_of_one_leaves_the_other_its_part(tmp_path: Path) -> None:
-    """Red archives all that the table holds, and the daemon restarts on its store. Can blue then
-    append and put its whole share, with every block right; and does red keep its own?"""
+    """Red archives all that the table holds, and the daemon restarts on its store. Blue can then
+    append and put its whole share, with every block right, and red keeps its own."""
     limits = {"limits__chunks": str(TABLE)}
     with daemon(tmp_path, TENANTS, **limits) as tier:
         with host(tier, "red") as (control, driver):
@@ -107,7 +107,7 @@ def put_text(driver: Driver, text: Text) -> int:
 
 
 def check(tier: Daemon, tenant: str, number: int) -> int:
-    """How many blocks of a text the store has; each of them must be right."""
+    """Return how many blocks of a text the store has; each of them must be right."""
     with host(tier, tenant) as (control, driver):
         text = open_text(control, number)
         for layer in range(LAYERS):
@@ -121,9 +121,9 @@ def check(tier: Daemon, tenant: str, number: int) -> int:
 
 
 def test_a_tenant_at_a_bound_of_its_own_loses_its_own_or_is_refused(tmp_path: Path) -> None:
-    """Red has a limit of chunks, green one of the store, blue none, and there is room for ten times
-    as much. Red and green archive beyond it: their coldest are evicted. If all are in use by
-    sessions, the put fails with its own error. Blue loses nothing, also after a restart."""
+    """Red has a limit on chunks, green one on the store, blue none, and there is room for ten times
+    as much. If red and green archive beyond theirs, their coldest are evicted; if sessions use all
+    of them, the put fails with its own error. Blue loses nothing, also after a restart."""
     with daemon(tmp_path, BOUNDED, limits__sessions="64") as tier:
         with host(tier, "blue") as (control, driver):
             for number in range(3):
@@ -170,8 +170,8 @@ def one_block() -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, A
 
 
 def test_a_tenant_near_its_limit_is_told_and_no_other(tmp_path: Path) -> None:
-    """Gauges of quotas by token, the tenant's own status, one line in the log each time that 80 %
-    are reached; a limit that is raised at run time; dirty blocks within theirs."""
+    """Gauges and status show quotas by token; the log has a line each time that 80 % are reached. A
+    limit can be raised at run time; dirty blocks stay within theirs."""
     tenants = {"red": {"chunks_max": CHUNKS, "dirty_max": 2}, "blue": {}}
     with daemon(
         tmp_path,
@@ -189,7 +189,7 @@ def test_a_tenant_near_its_limit_is_told_and_no_other(tmp_path: Path) -> None:
             assert max(dirty) <= 2
             own = control.status()["quotas"]
             assert own["chunks"] == {"has": CHUNKS, "most": CHUNKS} and own["dirty"]["most"] == 2
-            assert status(tier, "blue")["dirty_blocks_max"] == 8  # its part
+            assert status(tier, "blue")["dirty_blocks_max"] == 8  # its share
             near = 'offstage_tenant_quota_used_ratio{quota="chunks",tenant="red"} 1.0'
             token = (tier.runtime_dir / "metrics.token").read_text().strip()
             until(lambda: near in scrape(tier, token))

@@ -1,4 +1,4 @@
-"""Does a real model decode the same from the daemon as by itself?
+"""Does a real model decode the same from the daemon as on its own?
 
 Uses tiny models with random weights, and a trained one where available (`OFFSTAGE_MODELS`).
 """
@@ -38,7 +38,7 @@ pytest.importorskip("transformers", reason="needs the extra capture")
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Two layers, two KV heads of 16 in float32."""
+    """For two layers with two KV heads of 16 in float32."""
     with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512, 30) as one:
         yield one
 
@@ -49,7 +49,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def own_logits(model: Path, tokens: list[int]) -> Any:
-    """Dense attention over all tokens at once, by the library alone."""
+    """Return logits of dense attention over all tokens at once, by the library."""
     import torch
     import transformers
 
@@ -62,9 +62,9 @@ def own_logits(model: Path, tokens: list[int]) -> Any:
 def test_with_every_block_selected_it_is_the_model_itself(
     architecture: str, tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Every step of every layer fetches most blocks; logits equal those of the same kernel over
-    blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer blocks
-    the same run differs, and reports by how much."""
+    """Every step of every layer fetches most blocks. Logits equal those of the same kernel over
+    blocks in memory to the bit, and those of the library's dense attention within 1e-3. With fewer
+    blocks the run differs, and reports by how much."""
     model = model_of(tmp_path, architecture)
     found = drive(
         tier,
@@ -112,7 +112,7 @@ def tokens_of(model: Path, text: Path) -> list[int]:
 def test_what_it_generates_is_what_the_library_generates(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Greedy, over all blocks; for a second run the same blocks are in the store already."""
+    """It decodes greedily over all blocks; a second run finds the same blocks in the store."""
     model = model_of(tmp_path, "llama", eos_token_id=None)
     found = drive(tier, model, text, tmp_path / "out", "--select-blocks", "all", "--generate")
     (one,) = found["passes"]
@@ -128,8 +128,8 @@ def test_what_it_generates_is_what_the_library_generates(
 def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Two models have files of the same names, sizes and times: does the second write its own
-    blocks and read none of the first's, and does a later copy of the first write none?"""
+    """Of two models whose files have the same names, sizes and times, the second writes its own
+    blocks and reads none of the first's; a later copy of the first writes none."""
     import transformers
 
     first = model_of(tmp_path / "1", "qwen2")
@@ -157,7 +157,7 @@ def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
 def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
     text: Path, tmp_path: Path
 ) -> None:
-    """Byte for byte; a block that decoding wrote cannot be, and the run says so."""
+    """It is equal byte for byte. A block that decoding wrote cannot be, and the run says so."""
     from offstage.host.transformer.dense import DenseKv, kv_geometry
 
     loaded = load(look(model_of(tmp_path, "qwen3")))
@@ -175,9 +175,8 @@ def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
 def test_what_had_no_effect_stands_under_the_headline(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An arena and a pool that hold the whole text, selections beyond it, an end that is not read,
-    and prediction for a tier that has everything are listed; where every setting has an effect,
-    none is."""
+    """Settings without effect are listed: an arena and a pool that hold the whole text, selections
+    beyond it, an end that is not read, and prediction for a tier that has everything."""
     model = model_of(tmp_path, "llama")
     sizes = [
         "--context-tokens",
@@ -210,7 +209,7 @@ def test_what_had_no_effect_stands_under_the_headline(
 def test_a_run_in_which_all_counts_has_no_such_note(
     tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And blocks of the same tokens from a shorter prefill are other blocks: the last chunk of a
+    """Blocks of the same tokens from a shorter prefill are other blocks: the last chunk of a
     prefill has another length, and rounds differently."""
     model = model_of(tmp_path, "llama")
     drive(tier, model, text, tmp_path / "out", "--select-blocks", "8", *SMALL_POOL)
@@ -269,8 +268,8 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Does the error's command work verbatim, after the daemon that refused, with its configuration
-    and its store?"""
+    """The error's command works verbatim, after the daemon that refused, with its configuration and
+    its store."""
     monkeypatch.chdir(tmp_path)
     if words == ["--model"]:
         words = ["--model", str(model_of(tmp_path, "llama", head_dim=8)), "--text", str(text)]
@@ -294,7 +293,7 @@ def test_what_is_predicted_is_staged_before_its_layer_asks(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
     """The tier prefetches the predicted selection of the next layer, and the ledger counts it as
-    predicted; if it is fetched ahead too, it is in the pool when its layer runs. Neither changes a
+    predicted. If it is fetched ahead too, it is in the pool when its layer runs. Neither changes a
     selection: the model's output is the same to the bit."""
     model = model_of(tmp_path, "llama")
     found = {}
@@ -315,7 +314,7 @@ def test_what_is_predicted_is_staged_before_its_layer_asks(
 
 @pytest.mark.slow
 def test_a_model_decodes_by_the_gpus_kernels(tier: Daemon, text: Path, tmp_path: Path) -> None:
-    """Under Triton's interpreter: with every block the model's own output, with fewer the same as
+    """Under Triton's interpreter every block gives the model's own output; fewer give the same as
     the host's selectors and torch's kernel."""
     pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
@@ -359,9 +358,9 @@ def models() -> Path:
 def test_a_trained_model_decodes_at_8k(
     models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A model with genuine attention: with all blocks its own output, with fewer a perplexity that
-    falls towards its own, and the next layer's query predicts most of the selection in layers 2 to
-    5, as the model's page says, and little in layer 1."""
+    """A model with genuine attention has its own output with all blocks, and with more blocks a
+    perplexity closer to its own. As the model's page says, the next layer's query predicts most of
+    the selection in layers 2 to 5, and little in layer 1."""
     with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192, 800) as tier:
         found = {}
         plan = ("mass", "29"), ("quest", "16,64,all"), ("quest8", "16,64")

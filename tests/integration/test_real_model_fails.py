@@ -1,4 +1,4 @@
-"""Does a run of a real model fail, its files written, if its blocks, ledger or pace are wrong?"""
+"""Does a run of a real model fail, with its files written, if blocks, ledger or pace are wrong?"""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="needs the extra capture")
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Two layers, two KV heads of 16 in float32."""
+    """For two layers with two KV heads of 16 in float32."""
     with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512, 30) as one:
         yield one
 
@@ -38,7 +38,7 @@ def test_a_corrupt_block_fails_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Is model.json there, and the exit code 1?"""
+    """model.json is there, and the exit code is 1."""
     damage_fetches(monkeypatch)
     words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
     model, out = model_of(tmp_path, "llama"), tmp_path / "out"
@@ -50,9 +50,9 @@ def test_a_corrupt_block_fails_the_run(
 
 
 def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Path) -> None:
-    """Every third block of the store is damaged while its daemon is stopped: is the model's output
-    the same to the bit, nothing corrupt, and the exit code 0? And do host and daemon count the
-    same? Segments are small, so that they are full: recovery itself reads the blocks of others."""
+    """Every third block of the store is damaged while its daemon is stopped. The model's output is
+    the same to the bit, nothing is corrupt, the exit code is 0, and host and daemon count the same.
+    Segments are small, so that they are full: recovery itself reads the blocks of others."""
     model = model_of(tmp_path, "llama")
     words = ["--select-blocks", "all", *SMALL_POOL]
     found = []
@@ -77,8 +77,8 @@ def test_a_ledger_that_differs_fails_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a daemon that counts one demand more than the host: is model.json there, with the
-    difference, and is the exit code 1?"""
+    """With a daemon that counts one demand more than the host, model.json is there with the
+    difference, and the exit code is 1."""
     told = Control.ledger
     looks = iter(range(100))
 
@@ -99,8 +99,8 @@ def test_a_ledger_that_differs_fails_the_run(
 def test_a_run_against_a_chip_that_came_too_late_is_void(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two of 101 reads, writes, commands and answers too late: is model.json there, and is the
-    exit code 1?"""
+    """With two of 101 reads, writes, commands and answers too late, model.json is there and the
+    exit code is 1."""
     late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
     monkeypatch.setattr(model_run, "counters_since", lambda before, after: {**after, **late})
     words = ["--context-tokens", "128", "--steps", "4", "--select-blocks", "6"]

@@ -103,7 +103,7 @@ def lab_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fifteen policies at three buffers; one of them so bad that the others are crowded
+    """A page of sixteen policies at three buffers, one so bad that it crowds the others
     together."""
     made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
     names = [f"a-rather-long-name+{at} (degree_max={at})" for at in range(14)]
@@ -117,7 +117,7 @@ def crowded_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_pixel(png: Path) -> tuple[int, ...]:
-    """Red, green, blue of the corner: the first pixel of a PNG is the same under every filter."""
+    """Return red, green, blue of the corner: every filter leaves a PNG's first pixel unchanged."""
     data = png.read_bytes()
     at, packed = 8, b""
     while at < len(data):
@@ -143,9 +143,9 @@ def test_the_page_is_drawn_and_says_nothing_on_the_console(
 def probe(
     browser: SimpleNamespace, page: Path, tmp_path: Path, width: int, script: str
 ) -> dict[str, Any]:
-    """The script's output for the page at that width. The page's own policy forbids the probe, so
-    the probed copy has no policy. It is in a frame, because a window is at least 500 pixels
-    wide."""
+    """Return the script's output for the page at that width. The page's own policy forbids the
+    probe, so the probed copy has no policy. It is in a frame, because a window is at least 500
+    pixels wide."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     probed = tmp_path / "probed.html"
     probed.write_text(text.replace("</body>", script + "</body>"))
@@ -156,7 +156,7 @@ def probe(
     dom = browser.chromium(frame, 1400, 1000, "light", "--dump-dom")
     match = re.search(r"PROBE(.*?)END", dom)
     assert match, dom
-    # Chromium writes its console with the quotes of JSON as they are.
+    # Chromium does not escape the quotes of JSON.
     found: dict[str, Any] = json.loads(match.group(1))
     return found
 
@@ -177,8 +177,8 @@ def test_it_fits_the_screen_and_shows_tips(
 def test_a_labs_page_fits_and_its_labels_do_not_meet(
     browser: SimpleNamespace, request: pytest.FixtureRequest, tmp_path: Path, width: int, which: str
 ) -> None:
-    """Labels are placed by an estimate of their width: the browser measures what they really cover.
-    A table that is wider than the page scrolls in its card and keeps its first column."""
+    """Labels are placed by an estimate of their width; the browser measures what they really cover.
+    A table wider than the page scrolls in its card and keeps its first column."""
     shown: Path = request.getfixturevalue(which)
     assert browser.screenshot(shown, tmp_path / "page.png", width, HEIGHT, "dark") == []
     found = probe(browser, shown, tmp_path, width, PROBE_LABELS)
@@ -192,7 +192,7 @@ def test_a_labs_page_fits_and_its_labels_do_not_meet(
 def test_the_policy_stops_what_is_not_the_pages_own(
     browser: SimpleNamespace, page: Path, tmp_path: Path
 ) -> None:
-    """A script that got into the page by our mistake would not run."""
+    """A script that got into the page by mistake would not run."""
     foreign = tmp_path / "foreign.html"
     script = "<script>document.title = 'ran'</script>"
     foreign.write_text(page.read_text().replace("</body>", script + "</body>"))

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 FIX = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/engines.md)"
 SCRIPT = Path(__file__).resolve().parents[1] / "reference/sglang_storage.py"
-PAGE, COUNT = 16, 1000  # tokens, and numbers of a page
+PAGE, COUNT = 16, 1000  # tokens and values of a page
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,7 @@ def opened(tier: Daemon, pool: Pool, **more: Any) -> Storage:
 
 
 def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
-    """Does every kind of lookup find the stored pages, up to the first hole, with the right
-    bytes?"""
+    """Every kind of lookup finds the stored pages, up to the first hole, with the right bytes."""
     pool, keys = Pool(), [f"{i:064x}" for i in range(6)]
     storage = opened(tier, pool)
     assert storage.batch_set(keys[:3], list(pool.pages[:3])) and storage.set(keys[4], pool.pages[4])
@@ -101,8 +100,8 @@ def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
 
 
 def test_a_frozen_daemon_makes_pages_absent(tier: Daemon) -> None:
-    """Does each call end at its deadline while the daemon is frozen, with no pages, and are they
-    there again once it resumes?"""
+    """While the daemon is frozen, each call ends at its deadline without pages; they are there
+    again once it resumes."""
     pool, keys = Pool(), [f"f/{i}" for i in range(3)]
     storage = opened(tier, pool, extra={"patience_s": 0.3, "timeout_s": 60.0})
     assert storage.batch_set(keys, list(pool.pages[:3]))
@@ -121,8 +120,8 @@ def test_a_frozen_daemon_makes_pages_absent(tier: Daemon) -> None:
 
 
 def test_other_ranks_types_and_models_find_nothing(tier: Daemon) -> None:
-    """Is a page of another rank, type or model absent, and one of a latent the same in all ranks of
-    tensor parallelism?"""
+    """A page of another rank, type or model is absent; one of a latent is the same in all ranks of
+    tensor parallelism."""
     pool = Pool()
     first = opened(tier, pool)
     assert first.set("k", pool.pages[0])
@@ -145,8 +144,8 @@ def test_other_ranks_types_and_models_find_nothing(tier: Daemon) -> None:
 def test_pages_are_of_the_models_files_and_of_what_computes_them(
     tier: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does a copy of the model find pages of the same name, and a model with other weights, adapter
-    files, KV dtype, quantization, kernels or LoRA miss them?"""
+    """A copy of the model finds pages of the same name; a model with other weights, adapter files,
+    KV dtype, quantization, kernels or LoRA misses them."""
     from offstage.host.connectors import sglang
 
     for name in "ab":
@@ -183,7 +182,7 @@ def test_pages_are_of_the_models_files_and_of_what_computes_them(
 
 
 def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
-    """Is a wrong setting, a missing model or daemon one error when SGLang attaches its storage?"""
+    """A wrong setting, a missing model or daemon is one error when SGLang attaches its storage."""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Storage(config(tier, extra={"endpont": "tcp://x"}))
     with pytest.raises(BadInput, match="weights_id"):
@@ -198,8 +197,8 @@ def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("failures", ["", "0.3"])
 def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
-    """Does SGLang's factory load the backend, store pages with it as with its own files, and with
-    its own faults injected never get other bytes?"""
+    """SGLang's factory loads the backend and stores pages with it as with its own files; with
+    SGLang's faults injected it never gets wrong bytes."""
     program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"
     if not program.is_file():
         pytest.skip(f"needs {FIX}")
@@ -207,7 +206,7 @@ def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
     extra = config(tier).extra_config | {
         "module_path": "offstage.host.connectors.sglang",
         "class_name": "OffstageStorage",
-        "model": f"tiny {failures}",  # a set that fails leaves what another run stored
+        "model": f"tiny {failures}",  # else a failed set would leave another run's page
     }
     more = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": failures} if failures else {}
     extra |= {} if failures else {"interface_v1": 1}

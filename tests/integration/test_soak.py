@@ -1,6 +1,6 @@
-"""Do eight hosts of three tenants under separate users work well next to a hostile one?
+"""Do eight hosts of three tenants under separate users work well alongside a hostile one?
 
-Seconds of what `offstage bench soak` does for minutes. Nothing is timed: all hosts are at work
+A short form of `offstage bench soak`, which takes minutes. Nothing is timed: all hosts are at work
 before the measured time begins.
 """
 
@@ -25,7 +25,7 @@ from offstage.testbeds.bench.soak_hostile import ATTACKS
 def test_memory_is_judged_when_the_run_is_long_enough(
     seconds: float, step: int, flat: bool | None
 ) -> None:
-    """Growth of 1 MiB a sample is a leak; two seconds are too short to judge."""
+    """A growth of 1 MiB per sample is a leak; two seconds are too short to judge."""
     held = [Level((100 << 20) + number * step, 1, 1) for number in range(40)]
     found = replace(SOAK, seconds=seconds, samples=[Look(0.0, one, 1, 0.1, 1) for one in held])
     judge(found)
@@ -35,9 +35,9 @@ def test_memory_is_judged_when_the_run_is_long_enough(
 
 @pytest.mark.slow
 def test_honest_hosts_get_their_bytes_whatever_a_hostile_one_does() -> None:
-    """Is every block right and there, nothing refused to the other tenants, are the ledgers equal,
-    the daemon as small as before, the operator admitted, and no operator call granted to the
-    hostile one?"""
+    """Every block is right and there, nothing is refused to the other tenants, the ledgers are
+    equal, the daemon has not grown, the operator is admitted, and the hostile one gets no operator
+    call."""
     if os.getuid() != 0:
         pytest.skip("takes five users; run it as root")
     found = bench_soak(seconds=2.0)

@@ -37,7 +37,7 @@ TRANSPORTS = ("TCP", "VFIOUSER")
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    """A target of the test's own, which is stopped and killed."""
+    """This test's own target, which may be stopped and killed."""
     with spdk_drives.start() as found:
         yield found
 
@@ -47,7 +47,7 @@ def open_drive(path: str, depth: int = 64) -> Storage:
 
 
 def pattern(storage: Storage, seed: int) -> Buffer:
-    """The whole drive, written with bytes of a seed."""
+    """Write the whole drive with bytes of a seed; returns the buffer."""
     buffer = Buffer(SIZE_BYTES)
     buffer.view[:] = bytes((i * 7 + seed) & 255 for i in range(4096)) * (SIZE_BYTES // 4096)
     done = storage.run(
@@ -58,7 +58,7 @@ def pattern(storage: Storage, seed: int) -> Buffer:
 
 
 def wait(storage: Storage, seconds: float) -> list[Done]:
-    """The completions within this many seconds, until nothing is in flight."""
+    """Return the completions within `seconds`, or until nothing is in flight."""
     found: list[Done] = []
     end = time.monotonic() + seconds
     while storage.stats()["in_flight"] > 0 and time.monotonic() < end:
@@ -70,7 +70,7 @@ def wait(storage: Storage, seconds: float) -> list[Done]:
 @pytest.mark.parametrize("size", [4 * KIB, 64 * KIB, MIB])
 @pytest.mark.parametrize("depth", [1, 8, 32, 128])
 def test_bytes_come_back_at_every_depth_and_size(transport: str, size: int, depth: int) -> None:
-    """Do reads return what was written, at every queue depth and size, in any order?"""
+    """Reads return what was written, at every queue depth and size, in any order."""
     path = spdk_drives.drive(transport, SIZE_BYTES)
     places = list(range(0, SIZE_BYTES, size))[: 2 * depth]
     noise, back = Buffer(len(places) * size), Buffer(len(places) * size)
@@ -90,8 +90,8 @@ def test_bytes_come_back_at_every_depth_and_size(transport: str, size: int, dept
 def test_a_killed_target_ends_every_io_with_an_error(
     target: Target, transport: str, kind: int
 ) -> None:
-    """Killed in the middle: does each I/O end once, within the deadline, and does close not
-    hang?"""
+    """After a kill with I/Os in flight, each ends once, within the deadline, and close does not
+    hang."""
     path = target.serve(target.memory_drive("killed", SIZE_BYTES), transport)
     buffer = Buffer(64 * 64 * KIB)
     with open_drive(path) as storage:
@@ -102,10 +102,10 @@ def test_a_killed_target_ends_every_io_with_an_error(
         assert sorted(end.user for end in done) == list(range(64))
         failed = {end.result for end in done} - {64 * KIB}
         assert failed <= {-errno.EIO, -errno.ETIMEDOUT}
-        assert storage.submit(ios[:1]) == 1  # and whoever comes later is told as well
+        assert storage.submit(ios[:1]) == 1  # a later I/O gets the error too
         assert [end.result for end in wait(storage, 10)] in ([-errno.EIO], [-errno.ETIMEDOUT])
         began = time.monotonic()
-    assert time.monotonic() - began < 15  # the close's own bound
+    assert time.monotonic() - began < 15  # close has its own limit
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -113,13 +113,13 @@ def test_a_killed_target_ends_every_io_with_an_error(
 def test_a_stopped_target_is_cut_off_and_taken_back(
     target: Target, transport: str, kind: int
 ) -> None:
-    """Stopped in the middle: do its I/Os end with -ETIMEDOUT, and does it serve again, with every
-    byte in place, once it resumes?"""
+    """If it stops with I/Os in flight, they end with -ETIMEDOUT; it serves again, with every byte
+    in place, once it resumes."""
     path = target.serve(target.memory_drive("stopped", SIZE_BYTES), transport)
     with open_drive(path) as storage:
         want = pattern(storage, 1)
         buffer = Buffer(32 * 64 * KIB)
-        buffer.view[:] = want.view[: buffer.size_bytes]  # a write writes what is there
+        buffer.view[:] = want.view[: buffer.size_bytes]  # a write repeats what is there
         ios = [Io(kind, i, i * 64 * KIB, 64 * KIB, buffer, i * 64 * KIB) for i in range(32)]
         target.signal(signal.SIGSTOP)
         assert storage.submit(ios) == 32
@@ -139,7 +139,7 @@ def test_a_stopped_target_is_cut_off_and_taken_back(
 
 
 def test_a_short_stop_is_not_noticed(target: Target) -> None:
-    """Does an I/O succeed if the target is late within the deadline?"""
+    """An I/O succeeds if the target is late within the deadline."""
     path = target.serve(target.memory_drive("late", SIZE_BYTES))
     buffer = Buffer(64 * KIB)
     with open_drive(path) as storage:
@@ -151,8 +151,8 @@ def test_a_short_stop_is_not_noticed(target: Target) -> None:
 
 
 def test_a_target_that_is_back_in_time_is_not_noticed(target: Target) -> None:
-    """Do requests in flight complete on the same drive after the connection was lost and made
-    again?"""
+    """Requests in flight complete on the same drive after the connection was lost and made
+    again."""
     path = target.serve(target.memory_drive("back", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     listener = dict(word.split(":", 1) for word in path.split()[:-1])
@@ -170,7 +170,7 @@ def test_a_target_that_is_back_in_time_is_not_noticed(target: Target) -> None:
 
 
 def test_a_flush_after_a_loss_fails_once(target: Target) -> None:
-    """Does the writer get an error, since the contents of a write cache may be lost?"""
+    """The writer gets an error, since the contents of a write cache may be lost."""
     path = target.serve(target.memory_drive("flush", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     listener = dict(word.split(":", 1) for word in path.split()[:-1])
@@ -187,7 +187,7 @@ def test_a_flush_after_a_loss_fails_once(target: Target) -> None:
 
 
 def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
-    """Do a drive's errors, timeouts and delays appear as the seam specifies?"""
+    """A drive's errors, timeouts and delays appear as the seam specifies."""
     target.memory_drive("below", SIZE_BYTES)
     target.call("bdev_error_create", base_name="below")
     slow = 200_000
@@ -206,7 +206,7 @@ def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
     with open_drive(path) as storage:
         began = time.monotonic()
         assert storage.run([read])[0].result == 4 * KIB
-        assert time.monotonic() - began > 0.15  # the drive's own delay: it came from nowhere else
+        assert time.monotonic() - began > 0.15  # the drive's own delay, so no cache answered
         inject = {"name": "EE_below", "io_type": "read", "num": 1}
         target.call("bdev_error_inject_error", error_type="failure", **inject)
         assert storage.run([read])[0].result == -errno.EIO
@@ -217,7 +217,7 @@ def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
 
 
 def test_several_drives_are_one(target: Target) -> None:
-    """Do reads over a stripe of three drives return what was written, after a reopen as well?"""
+    """Reads over a stripe of three drives return what was written, also after a reopen."""
     paths = [target.serve(target.memory_drive(f"stripe{i}", 8 * MIB)) for i in range(3)]
     noise, back = Buffer(3 * MIB), Buffer(3 * MIB)
     noise.view[:] = os.urandom(noise.size_bytes)
@@ -234,7 +234,7 @@ def test_several_drives_are_one(target: Target) -> None:
 
 
 def test_a_namespace_has_one_user(target: Target) -> None:
-    """Is a second storage refused while the first is open, and admitted afterwards?"""
+    """A second storage is refused while the first is open, and admitted afterwards."""
     path = target.serve(target.memory_drive("one", SIZE_BYTES))
     with open_drive(path), pytest.raises(OffstageError, match="in use"):
         open_drive(path)
@@ -252,7 +252,7 @@ def test_a_namespace_has_one_user(target: Target) -> None:
         ("trtype:TCP adrfam:IPv4 traddr:nowhere trsvcid:1 subnqn:nqn.2026-01.a:b", "traddr"),
         ("trtype:VFIOUSER traddr:/nowhere subnqn:nqn.2026-01.a:b", "cannot be connected"),
         ("trtype:PCIe traddr:0000:ff:1f.7", "lspci"),
-        # without it in the build, or with it and no device to speak through
+        # refused by a build without RDMA, or by one with it but without a device
         (
             "trtype:RDMA adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b",
             "configure|No such device",
@@ -260,7 +260,7 @@ def test_a_namespace_has_one_user(target: Target) -> None:
     ],
 )
 def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
-    """Does every wrong path get an immediate error with its fix?"""
+    """Every wrong path gets an immediate error with its fix."""
     spdk_drives.program()
     with pytest.raises(OffstageError, match=words) as caught:
         open_drive(path)
@@ -269,7 +269,7 @@ def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
 
 
 def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -> None:
-    """Does the error name what the target lacks, with the fix?"""
+    """The error names what the target lacks, with the fix."""
     path = target.serve(target.memory_drive("wrong", SIZE_BYTES))
     for wrong, words in (
         ({"path": path + "x"}, "subnqn"),
@@ -283,7 +283,7 @@ def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -
 
 
 def test_a_target_that_is_stopped_at_open_is_given_up(target: Target) -> None:
-    """Does an open end if the target accepts and never answers?"""
+    """An open ends if the target accepts and never answers."""
     path = target.serve(target.memory_drive("hung", SIZE_BYTES))
     target.signal(signal.SIGSTOP)
     with pytest.raises(OffstageError, match="does not answer"):
@@ -292,8 +292,8 @@ def test_a_target_that_is_stopped_at_open_is_given_up(target: Target) -> None:
 
 
 def test_what_listens_and_is_no_target_is_one_line() -> None:
-    """Does the error name the address of a port that accepts connections but sends nothing, or
-    something else; within a deadline, and without SPDK's uninformative log?"""
+    """Within a deadline, the error names the address of a port that accepts connections but sends
+    nothing, or something else; SPDK's uninformative log is not shown."""
     spdk_drives.program()
 
     def refusal(port: int) -> str:
@@ -315,7 +315,7 @@ def test_what_listens_and_is_no_target_is_one_line() -> None:
 
 
 def _answer_as_no_target(listener: socket.socket) -> None:
-    """To two connections: that of our probe, which is closed again, and SPDK's."""
+    """Answer two connections: our probe's, which is closed again, and SPDK's."""
     for _ in range(2):
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
@@ -324,7 +324,7 @@ def _answer_as_no_target(listener: socket.socket) -> None:
 
 
 def test_a_child_of_fork_is_refused() -> None:
-    """Is a child kept from the memory that it shares with its parent?"""
+    """A child is kept from the memory that it shares with its parent."""
     path = spdk_drives.drive("TCP", SIZE_BYTES)
     open_drive(path).close()
     child = os.fork()
@@ -339,8 +339,8 @@ def test_a_child_of_fork_is_refused() -> None:
 
 
 def test_what_carries_something_is_refused_until_it_is_erased(target: Target) -> None:
-    """Is a namespace with a partition table refused as a store, named, and used once an erase is
-    requested?"""
+    """A namespace with a partition table is refused as a store, named, and used once an erase is
+    requested."""
     path = target.serve(target.memory_drive("taken", SIZE_BYTES))
     asked = config.load(
         overrides={"storage.backend": "spdk", "storage.path": path, "storage.size": "16MiB"}
@@ -356,7 +356,7 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
         erase(path, really=False)
     assert erase(path, really=True)["carried"] == "a GPT partition table"
     check_store_file(asked)
-    with open_drive(path) as storage:  # and what lay far from the head is given back too
+    with open_drive(path) as storage:  # data far from the head is gone too
         storage.run([Io(READ, 0, 8 * MIB, 4 * KIB, buffer)])
     assert not any(buffer.view)
 
@@ -364,8 +364,8 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
 def test_a_file_that_carries_something_is_refused_by_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a file of the daemon's own target, which ends with it, not called a drive to erase; and is
-    it looked up from the daemon's directory, not the target's?"""
+    """A file of the daemon's own target, which ends with it, is not called a drive to erase. It is
+    looked up from the daemon's directory, not the target's."""
     monkeypatch.chdir(tmp_path)
     file = Path("blocks")
     file.write_bytes(bytes(512) + b"EFI PART" + bytes(SIZE_BYTES - 520))
@@ -388,8 +388,8 @@ def test_a_file_that_carries_something_is_refused_by_its_own_name(
 
 
 def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> None:
-    """Is a flipped byte, which the target reports as a success, a miss for the store and never a
-    block; and is a target that lacks memory for an I/O retried without an error?"""
+    """A flipped byte that the target reports as a success is a miss for the store and never a
+    block. If a target lacks memory for an I/O, it is retried without an error."""
     target.memory_drive("below", SIZE_BYTES)
     target.call("bdev_error_create", base_name="below")
     inject = {"name": "EE_below", "io_type": "read", "num": 1}
@@ -421,7 +421,7 @@ def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> No
 
 
 def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
-    """Does a host that is not in the target's list get that reason?"""
+    """A host that is not in the target's list gets that reason."""
     path = target.serve(target.memory_drive("closed", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     target.call("nvmf_subsystem_allow_any_host", nqn=nqn, allow_any_host=False)
@@ -434,8 +434,8 @@ def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
 
 
 def test_a_target_of_our_own_is_started_again_where_it_was(tmp_path: Path) -> None:
-    """After a kill: does it return at its address with its bytes, is it given up after the limit of
-    restarts, and is what a killed starter left cleaned up by the next?"""
+    """After a kill it returns at its address with its bytes, it is given up after the limit of
+    restarts, and the next starter cleans up after a killed one."""
     chosen = config.load(
         overrides={
             "storage.backend": "spdk",

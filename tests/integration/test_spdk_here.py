@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spdk
 PCI = Path("/sys/bus/pci")
 WAIT_S = 300
 RECORD_SECTORS = (16384 + 4096) // 512
-BLOCKS = (60, 120)  # of tenant 0 and of tenant 1
+BLOCKS = (60, 120)  # of tenants 0 and 1
 WRITER = """
 import json, sys
 from offstage.bindings.storage import Storage, StorageConfig
@@ -54,7 +54,7 @@ with Storage(StorageConfig("spdk", path, queue_depth_max=4, huge=huge)) as stora
 
 
 def child(text: str, *arguments: str) -> str:
-    """The output of a new process."""
+    """Run a new process; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", text, *arguments],
         capture_output=True,
@@ -76,8 +76,8 @@ def bind(address: str, driver: str) -> None:
 
 
 def _space(address: str) -> str:
-    """The kernel's device of the first namespace, which it finds in its own time. One that a
-    subsystem may offer by several ways (nvme0c0n1) has the name that they share (nvme0n1)."""
+    """Return the kernel's device of the first namespace, once it has found it. One that a subsystem
+    may offer by several paths (nvme0c0n1) has their common name (nvme0n1)."""
     end = time.monotonic() + WAIT_S
     while not (found := list((PCI / "devices" / address).glob("nvme/nvme*/nvme*n1"))):
         assert time.monotonic() < end, "the kernel does not take the drive: modprobe nvme"
@@ -86,8 +86,8 @@ def _space(address: str) -> str:
 
 
 def placement(address: str) -> dict[int, int]:
-    """Sectors that are left in the reclaim unit of each placement handle, as the drive reports.
-    Empty if it has no placement."""
+    """Return the sectors left in the reclaim unit of each placement handle, as the drive reports;
+    empty if it has no placement."""
     bind(address, "")
     try:
         space = _space(address)
@@ -105,8 +105,8 @@ def placement(address: str) -> dict[int, int]:
 
 
 def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
-    """Does the drive itself count in-place rewrites on its first handle, each tenant's records on
-    one of the others, and nothing on unused handles?"""
+    """The drive itself counts in-place rewrites on its first handle, each tenant's records on one
+    of the others, and nothing on unused handles."""
     path = spdk_drives.drive("PCIe", 64 << 20)
     address = os.environ["OFFSTAGE_SPDK_PCIE"]
     if shutil.which("nvme") is None or not os.access(PCI / "drivers_probe", os.W_OK):
@@ -128,8 +128,8 @@ def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
 
 
 def test_too_few_huge_pages_are_said() -> None:
-    """Does a drive that maps memory itself report that SPDK's is in base pages, with the needed
-    number of huge pages, and nothing if that was chosen?"""
+    """A drive that maps memory itself reports that SPDK's is in base pages and how many huge pages
+    it needs; if base pages were chosen, it reports nothing."""
     path = spdk_drives.drive("PCIe", 64 << 20)
 
     def opened(pages: str, leave: int) -> Any:

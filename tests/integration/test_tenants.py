@@ -14,8 +14,8 @@ from offstage.testbeds.cli import run
 
 
 def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
-    """A victim among floods of every kind: does each of its blocks arrive, with as many hits as
-    alone? It has its own slots, and is never told to retry."""
+    """A victim among floods of every kind gets each of its blocks, with as many hits as alone. It
+    has its own slots, and is never told to retry."""
     found = bench_tenants(seconds=0.1, folder=tmp_path)
     hits = {name: phase.hit_percent for name, phase in found.phases.items()}
     assert len(set(hits.values())) == 1 and set(hits) == {
@@ -37,7 +37,7 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
 def test_a_missed_aim_decides_where_that_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an unreachable aim and the strict option: is the file there, and is the exit code 1?"""
+    """With an unreachable aim and the strict option the file is there, and the exit code is 1."""
     monkeypatch.setattr(tenants, "WEIGHT_ERROR_MAX", -1.0)
     words = ["bench", "tenants", "--seconds", "0.1", "--folder", str(tmp_path)]
     assert run([*words, "--out", str(tmp_path / "found.json"), "--strict"]) == 1

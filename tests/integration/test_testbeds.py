@@ -18,8 +18,8 @@ SIZES = ["--sessions", "1", "--steps", "4"]
 
 
 def check_report(out: Path, link: str) -> None:
-    """Three arms, each compared with the first; which testbed ran them, and which parts were
-    real."""
+    """Check three arms, each compared with the first, the testbed that ran them, and which parts
+    were real."""
     summary = json.loads((out / "summary.json").read_text())
     none, window, every = summary["runs"]
     assert [one["name"] for one in summary["runs"]] == ["none", "window", "window+ema+shared"]
@@ -37,7 +37,7 @@ def check_report(out: Path, link: str) -> None:
 
 @pytest.mark.slow
 def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -> None:
-    """`up`, `run` on the same daemon, with its policy restored afterwards, and `down`."""
+    """`run` uses the daemon of `up` and restores its policy; `down` ends it."""
     out = tmp_path / "bed"
     assert run(["testbed", "up", "local", *SIZES, "--out", str(out)]) == 0
     up = find(out)
@@ -45,7 +45,7 @@ def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -
     with up.operator.control() as control:
         before = control.policy()
     try:
-        assert run(["testbed", "up", "local", "--out", str(out)]) == 2  # one is up there
+        assert run(["testbed", "up", "local", "--out", str(out)]) == 2  # one is already up
         assert run(["testbed", "run", "local", *SIZES, "--out", str(out)]) == 0
         again = find(out)
         assert again is not None and again.pid == up.pid
@@ -54,12 +54,12 @@ def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -
         check_report(out, "memory that host and daemon share")
     finally:
         assert run(["testbed", "down", "local", "--out", str(out)]) == 0
-    command = Path(f"/proc/{up.pid}/cmdline")  # empty: it has ended, and this process's child
+    command = Path(f"/proc/{up.pid}/cmdline")  # empty for an ended child of this process
     assert find(out) is None and not (command.exists() and command.read_bytes())
 
 
 def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
-    """The host in one, the daemon in the other, at the requested rate."""
+    """The host runs in one, the daemon in the other, at the requested rate."""
     try:
         netns.check()
     except BadInput as error:
@@ -69,15 +69,15 @@ def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) ->
     check_report(tmp_path, "veth between two namespaces of one kernel, shaped by tbf rate 10gbit")
     assert run([*words, "--rate", "nonsense"]) in (1, 2)
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    left = done.stdout.split()  # those of others that run beside this are not ours
+    left = done.stdout.split()  # ignores those of concurrent runs
     assert not [name for name in left if name.endswith(f"-{os.getpid()}")]
 
 
 def test_arms_with_a_corrupt_block_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each arm's host is a process that exits with 1: is the summary of all arms there, and is the
-    exit code 1?"""
+    """Each arm's host is a process that exits with 1; the summary of all arms is there, and the
+    exit code is 1."""
     words = Up.host
 
     def damaged(up: Up, *more: str) -> list[str]:

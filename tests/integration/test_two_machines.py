@@ -1,4 +1,4 @@
-"""Are the pages about two machines right as written: two network namespaces, and a user on each?
+"""Are the pages about two machines right as written, for a user in each of two namespaces?
 
 The test makes only the copies: the `scp` of the page needs an SSH daemon on `dpu`.
 """
@@ -24,12 +24,12 @@ from offstage.testbeds.beds import netns
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to"
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-USERS = {"dpu": 30_011, "node": 30_012}  # numbers that no user need have
+USERS = {"dpu": 30_011, "node": 30_012}  # ids that need no account
 WAIT_S = 500.0
 
 
 def interpreter(uid: int) -> tuple[str, str]:
-    """A Python that this user may run, and its path; the test skips if there is none."""
+    """Return a Python that this user may run, and its path; the test skips if there is none."""
     path = ":".join(one for one in sys.path if one)
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         done = subprocess.run(
@@ -93,7 +93,7 @@ class World:
         return said
 
     def copy(self, source: str, target: str) -> None:
-        """`scp` from the node, as its user."""
+        """Copy as the node's user does with `scp`."""
         ends = []
         for end in (source, target):
             host, colon, path = end.rpartition(":")
@@ -145,8 +145,8 @@ class Readers:
     daemon: "subprocess.Popen[bytes] | None" = None
 
     def follow(self, page: Path, until: str = "") -> None:
-        """Each block of the page that is a file of theirs, or commands on one of the machines; up
-        to a command that begins with `until`."""
+        """Write each of the page's files that is theirs, and run its commands for the two machines,
+        up to one that begins with `until`."""
         files = {
             "dpu.toml": ("dpu", "dpu.toml"),
             "daemons.toml": ("node", ".config/offstage/daemons.toml"),
@@ -193,8 +193,8 @@ def ran_well(summary: Path) -> None:
 
 
 def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> None:
-    """Does each command of the page succeed, do the run's blocks arrive intact over the link, and
-    do the daemon's files stay its own user's?"""
+    """Each command of the page succeeds, the run's blocks arrive intact over the link, and the
+    daemon's files stay its own user's."""
     world = readers.world
     readers.follow(HOW_TO / "run-host-and-dpu.md")
     assert readers.daemon is not None
@@ -209,9 +209,9 @@ def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> 
 @pytest.mark.nixl
 @pytest.mark.usefixtures("nixl_library")
 def test_the_page_about_nixl_is_followed_on_the_same_machines(readers: Readers) -> None:
-    """With the keys and the configuration of the other page: do the two commands, exactly as
-    printed, transfer every block intact over TCP alone?"""
-    readers.world.more["UCX_TLS"] = "tcp"  # two machines share no memory, two namespaces do
+    """With the keys and the configuration of the other page, the two commands, exactly as printed,
+    transfer every block intact over TCP alone."""
+    readers.world.more["UCX_TLS"] = "tcp"  # two machines share no memory, but two namespaces do
     readers.follow(HOW_TO / "run-host-and-dpu.md", until="offstage dpu serve")
     readers.follow(HOW_TO / "links-and-drives.md")
     ran_well(readers.world.base / "node/nixl-run/summary.json")
@@ -225,7 +225,7 @@ def until_ready(output: Path, daemon: "subprocess.Popen[bytes]") -> None:
 
 
 def refusal(world: World, line: str) -> str:
-    """The node's error for a daemon that is stopped."""
+    """Return the node's error for a daemon that is stopped."""
     said = world.run("node", f"{line} && exit 1 || [ $? -eq 3 ]")
     assert "Traceback" not in said and len(said.splitlines()) == 1
     return said

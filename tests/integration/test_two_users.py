@@ -19,7 +19,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.daemon import fork
 
-KEEPER, RED, BLUE = 30_001, 30_002, 30_003  # numbers that no user need have
+KEEPER, RED, BLUE = 30_001, 30_002, 30_003  # ids that need no account
 WAYS = {"fd", "mem", "maps", "environ", "ptrace", "process_vm_readv", "pidfd_getfd"}
 
 
@@ -91,7 +91,7 @@ def world() -> Iterator[World]:
 
 
 def folder(world: World, name: str) -> Path:
-    """A folder for another daemon's configuration and log."""
+    """Make a folder for another daemon's configuration and log."""
     made = world.base / name
     made.mkdir(mode=0o755)
     return made
@@ -105,8 +105,7 @@ def keeper_files(world: World) -> list[str]:
 
 
 def test_only_root_can_inspect_the_daemon(world: World) -> None:
-    """Are descriptors, memory and environment of the daemon inaccessible to other users, and to its
-    own?"""
+    """Other users, and the daemon's own, cannot access its descriptors, memory and environment."""
     for uid in (RED, BLUE, KEEPER):
         found = run(uid, attack, world.pid, [])
         assert set(found) == WAYS
@@ -114,7 +113,7 @@ def test_only_root_can_inspect_the_daemon(world: World) -> None:
 
 
 def test_what_the_daemon_keeps_on_disk_is_its_own(world: World) -> None:
-    """Can another user read the operator's secret, either tenant's secret, or the store?"""
+    """Other users cannot read the operator's secret, either tenant's secret, or the store."""
     files = keeper_files(world)
     for uid, other in ((RED, "blue"), (BLUE, "red")):
         found = run(uid, attack, world.pid, [*files, world.secret(other)])
@@ -122,8 +121,8 @@ def test_what_the_daemon_keeps_on_disk_is_its_own(world: World) -> None:
 
 
 def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
-    """With the other tenant's socket and even its token: does a user get its descriptors? And does
-    the rightful user, by name or by group, still get them, without write access to its region?"""
+    """A user with the other tenant's socket and even its token does not get its descriptors. The
+    rightful user, by name or by group, does, without write access to its region."""
     for name, uid, other in (("red", RED, BLUE), ("blue", BLUE, RED)):
         one = Child(uid, host, world.endpoint, name, world.secret(name))
         offered = one.line()
@@ -137,14 +136,14 @@ def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
 
 
 def test_a_login_needs_the_tenants_secret(world: World) -> None:
-    """Does a user that the tenant's socket admits still need the tenant's secret?"""
+    """A user that the tenant's socket admits still needs the tenant's secret."""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
     assert one.wait() == 1 and "cannot prove that it has" in one.complaint()
 
 
 def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(world: World) -> None:
-    """The daemon is down and another tenant's user has its port, with its own secret: does that
-    process receive anything of a tenant except the names in Hello?"""
+    """If another tenant's user has the port of a daemon that is down, with its own secret, it
+    receives nothing of a tenant except the names in Hello."""
     stranger = Child(BLUE, listen, world.secret("blue"))
     one = Child(RED, host, stranger.line()["endpoint"], "red", world.secret("red"))
     assert one.wait() == 1 and "cannot prove that it has the secret" in one.complaint()
@@ -154,7 +153,7 @@ def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(wor
 
 
 def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
-    """Is a runtime directory below a closed one reported at the start, before a host fails?"""
+    """A runtime directory below a closed one is reported at the start, before a host fails."""
     shut = world.base / "keeper/shut"
     shut.mkdir(mode=0o700)
     os.chown(shut, KEEPER, KEEPER)
@@ -166,8 +165,7 @@ def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
 
 
 def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
-    """Is a store's file that others can read made private if it is the daemon's, and otherwise
-    refused?"""
+    """A store's file that others can read is made private if it is the daemon's, else refused."""
     made = (world.base / "keeper/store.ofs").stat()
     assert (made.st_uid, made.st_mode & 0o777) == (KEEPER, 0o600)
     alien = world.base / "keeper/alien.ofs"

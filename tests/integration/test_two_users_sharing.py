@@ -1,5 +1,5 @@
-"""Of two users of one tenant, one puts forged bytes under the other's prefix first: what does each
-read where the tenant shares, and where its users do not?"""
+"""One of a tenant's two users puts forged bytes under the other's prefix first: what does each read
+if the tenant shares, and what if its users do not?"""
 
 import encodings.ascii
 import encodings.idna  # noqa: F401
@@ -31,7 +31,7 @@ from offstage.host.fabrics.shm import open_driver
 from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import Child
 
-USERS = MALLORY, VICTIM = 30_002, 30_003  # numbers that no user need have
+USERS = MALLORY, VICTIM = 30_002, 30_003  # ids that need no account
 TOGETHER, APART = "together", "apart"
 CHUNKS = 8
 ALL = LAYERS * CHUNKS
@@ -43,13 +43,13 @@ def bytes_of(user: int, *shape: int) -> Any:
 
 
 def whose(data: Any) -> int:
-    """The user whose bytes they are; 0: no user's."""
+    """Return the user whose bytes they are, or 0."""
     return next((one for one in USERS if np.array_equal(data, bytes_of(one, *data.shape))), 0)
 
 
 def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict[str, Any]:
-    """Name the prefix that both users name, put one's own blocks, then read the prefix. `forged`:
-    under the names that the daemon gives the victim's chunks."""
+    """Name the prefix that both users name, put one's own blocks, then read the prefix. If
+    `forged`, use the names that the daemon gives the victim's chunks."""
     found: dict[str, Any] = {}
     names = [bytes([n]) * 16 for n in range(CHUNKS)]
     if forged:
@@ -104,7 +104,7 @@ def attach_over_zmq(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
 
 
 def s3() -> dict[str, Any]:
-    """A small server in a separate process, until it is killed."""
+    """Serve a small S3 server in a separate process, until it is killed."""
     with TinyS3() as server:
         print(json.dumps({"endpoint": server.endpoint}), flush=True)
         sys.stdin.readline()
@@ -113,7 +113,7 @@ def s3() -> dict[str, Any]:
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder that other users can traverse, with the secret of both tenants for each of them."""
+    """A folder that other users can traverse, with both tenants' secret for each user."""
     if os.getuid() != 0:
         pytest.skip("takes three users; run it as root")
     folder = Path(tempfile.mkdtemp(prefix="ofs-sharing-", dir="/tmp"))
@@ -143,9 +143,8 @@ def does(user: int, act: Any, tier: Daemon, base: Path, tenant: str, *more: Any)
 
 
 def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: Path) -> None:
-    """The first put wins where users share, as the threat model says. Where they do not, does each
-    read its own put, also after a restart, does a purge reach both, and does the recording
-    replay?"""
+    """The first put wins where users share, as the threat model says. Otherwise each reads its own
+    put, also after a restart, a purge reaches both, and the recording replays."""
     with daemon(base, tenants(base), daemon__record_dir=str(base / "first")) as tier:
         shown = {one["name"]: one["sharing"] for one in status(tier)["tenants"]}
         assert shown == {TOGETHER: "tenant", APART: "user"}
@@ -168,7 +167,7 @@ def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: P
 
 
 def test_the_same_holds_for_objects(base: Path) -> None:
-    """Is another user's object there for a tenant that shares, and otherwise absent?"""
+    """Another user's object is there in a tenant that shares, and absent in any other."""
     with daemon(base, tenants(base), limits__sessions="32") as tier:
         for tenant, state, read in ((TOGETHER, "DONE", MALLORY), (APART, "ABSENT", 0)):
             assert does(MALLORY, objects, tier, base, tenant) == {"state": "ABSENT", "read": 0}
@@ -178,8 +177,8 @@ def test_the_same_holds_for_objects(base: Path) -> None:
 
 
 def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
-    """The drive is lost: does each user get its own blocks from the bucket, and does a purge leave
-    none of either there?"""
+    """After the drive is lost, each user gets its own blocks from the bucket; a purge leaves none
+    of either there."""
     pytest.importorskip("botocore")
     server = Child(0, s3)
     try:
@@ -202,8 +201,8 @@ def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
 
 
 def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
-    """zmq knows tenants, not users: is its host admitted where users share, and refused in one line
-    where they do not?"""
+    """zmq knows tenants, not users: its host is admitted where users share, and refused in one line
+    where they do not."""
     with daemon(base, tenants(base)) as tier:
         assert does(VICTIM, attach_over_zmq, tier, base, TOGETHER) == {}
         refused = does(VICTIM, attach_over_zmq, tier, base, APART)["refused"]
@@ -211,8 +210,8 @@ def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
 
 
 def test_a_tenant_that_ceases_to_share_finds_nothing_of_before(base: Path) -> None:
-    """While all shared, a user put forged bytes under the names of the victim's chunks: does no
-    user find them once users do not share, and do they reappear once they share again?"""
+    """While all shared, a user put forged bytes under the names of the victim's chunks. No user
+    finds them once users do not share; they reappear once users share again."""
     together, apart = ({APART: table} for table in tenants(base).values())
     with daemon(base, together) as tier:
         assert does(MALLORY, visit, tier, base, APART, True) == {"stored": 0, "read": MALLORY}

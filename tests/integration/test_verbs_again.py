@@ -28,8 +28,8 @@ PATIENCE_NS = 60_000_000_000
 
 
 def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> None:
-    """The device drops a host's connection: is the host notified, and does the next connection
-    continue?"""
+    """If the device drops a host's connection, the host is notified, and its next connection
+    continues."""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=32,
@@ -72,8 +72,8 @@ def link(rdma: Adapter, tmp_path: Path) -> Iterator[tuple[Control, VerbsDriver]]
 
 
 def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
-    """A fetch and a put in flight, a new one, and one by polling, each over a lost connection: does
-    each succeed over a new one?"""
+    """A put, a fetch in flight and a polled put, each over a lost connection, all succeed over a
+    new one."""
     control, fabric = link
     source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
     session = control.session_open(select_blocks=BLOCKS)
@@ -101,7 +101,7 @@ def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
 
 
 def lose(control: Control) -> None:
-    """The daemon drops the connection, as after a loss that only it has noticed."""
+    """Make the daemon drop the connection, as after a loss that only it has noticed."""
     while True:
         try:
             control.attach("verbs", again=True)
@@ -111,7 +111,7 @@ def lose(control: Control) -> None:
 
 
 def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) -> None:
-    """The daemon has forgotten the host: is there no new connection, and does the error say so?"""
+    """If the daemon has forgotten the host, there is no new connection, and the error says so."""
     control, fabric = link
     control.call(p.Detach())
     with pytest.raises(RunFailed) as caught:
@@ -122,13 +122,13 @@ def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) ->
 def test_an_unresolvable_address_delays_only_its_own_host(
     link: tuple[Control, VerbsDriver], tmp_path: Path
 ) -> None:
-    """A host answers with a GID that is slow to resolve: are others answered meanwhile, and does
-    the host learn that there is no route?"""
+    """While a host answers with a GID that is slow to resolve, others are served; the host learns
+    that there is no route."""
     control, fabric = link
     fabric.reopen(Attachment(control.attach("verbs", again=True).blob))
     own = fabric.answer() or b""
     nobody = bytearray(gid_of(own))
-    nobody[-1] ^= 0x55  # a neighbour that is not there
+    nobody[-1] ^= 0x55  # a neighbour that does not exist
     answer = with_gid(own, bytes(nobody))
     refused: list[RunFailed] = []
 
@@ -147,4 +147,4 @@ def test_an_unresolvable_address_delays_only_its_own_host(
             answered += 1
         waits.join()
     assert [one.errno for one in refused] == [errno.EHOSTUNREACH]
-    assert answered > 5  # a loop that waits answers one before, and one after
+    assert answered > 5  # a blocked loop answers one before, one after

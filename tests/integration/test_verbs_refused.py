@@ -1,6 +1,6 @@
 """Is an adapter that differs from the request refused in one line with the fix?
 
-Each attempt is a separate process: a process opens one adapter.
+Each attempt has its own process: a process opens one adapter.
 """
 
 import os
@@ -27,7 +27,7 @@ WITHOUT_LOCKS = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
 
 
 def refusal(call: str, *before: str) -> str:
-    """The one line that the call is refused with."""
+    """Return the one line that the call is refused with."""
     done = subprocess.run(
         [*before, sys.executable, "-c", ATTEMPT.format(call=call)],
         capture_output=True,
@@ -42,7 +42,7 @@ def refusal(call: str, *before: str) -> str:
 
 @pytest.mark.verbs
 def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
-    """Does the error name the existing ones?"""
+    """The error names the existing ones."""
     calls = {
         "device='nowhere'": (f"no RDMA device nowhere; choose one of .*{rdma.device}"),
         "port=99": f"{rdma.device} has no port 99; ",
@@ -56,7 +56,7 @@ def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
 
 
 def test_too_little_memory_may_be_locked() -> None:
-    """Is memory beyond the limit refused before any is pinned, with the limit and the fix?"""
+    """Memory beyond the limit is refused before any is pinned, with the limit and the fix."""
     root = os.geteuid() == 0
     if root and shutil.which("setpriv") is None:
         pytest.skip("root may lock memory beyond any limit; apt-get install util-linux")

@@ -1,4 +1,4 @@
-"""Does a host with several RDMA adapters take the one on the route to its daemon?
+"""Does a host with several RDMA adapters use the one on the route to its daemon?
 
 The kernel determines it, through rdma_cm. The second adapter is a soft one that the test makes,
 with an unconnected cable; its neighbour is in the kernel's table, so that a route exists.
@@ -29,7 +29,7 @@ rdma link add ofsrxe type rxe netdev ofsroute
 
 @pytest.fixture
 def blob(rdma: Adapter) -> Iterator[bytes]:
-    """Of an attach to a device over this machine's own adapter."""
+    """The blob of an attach to a device over this machine's own adapter."""
     if not Path("/dev/infiniband/rdma_cm").exists():
         pytest.skip("the kernel has no rdma_cm: modprobe rdma_ucm")
     with BareDevice(BareConfig(backend="emulated", fabric="verbs")) as device:
@@ -53,8 +53,8 @@ def second() -> Iterator[str]:
 
 
 def asked(blob: bytes) -> Rdma:
-    """By a separate process: librdmacm holds every adapter until its process ends, and the kernel
-    waits for that before it removes a soft one."""
+    """Ask in a separate process: librdmacm holds every adapter until its process ends, and the
+    kernel waits for that before it removes a soft one."""
     code = (
         "import sys; from offstage.bindings.verbs import Rdma, by_route; "
         "one = by_route(bytes.fromhex(sys.argv[1]), Rdma(mtu_bytes=1024)); "
@@ -72,7 +72,7 @@ def asked(blob: bytes) -> Rdma:
 
 
 def test_the_way_to_the_daemon_chooses(rdma: Adapter, blob: bytes, second: str) -> None:
-    """Is each daemon reached from its own network's adapter, and from the right GID?"""
+    """Each daemon is reached from its own network's adapter, and from the right GID."""
     assert asked(blob) == Rdma(rdma.device, rdma.port, rdma.gid_index, 1024)
     there = asked(with_gid(blob, NEIGHBOUR))
     assert (there.device, there.port) == (second, 1) and there.gid_index >= 0
@@ -81,7 +81,7 @@ def test_the_way_to_the_daemon_chooses(rdma: Adapter, blob: bytes, second: str) 
 
 
 def test_what_is_named_or_not_known_stays(rdma: Adapter, blob: bytes) -> None:
-    """Does a named adapter stay, and does the default apply if the kernel knows no route?"""
+    """A named adapter stays, and the default applies if the kernel knows no route."""
     for named in (Rdma("other"), Rdma(port=2), Rdma(gid_index=7)):
         assert by_route(blob, named) == named
     of_the_link = bytes.fromhex("fe80" + 12 * "00" + "0001")

@@ -20,9 +20,9 @@ from offstage.testbeds.bench.engines.bed import bed_of
 def test_what_is_generated_is_the_same_with_the_tier(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Does vLLM generate the same tokens with the tier as without: when it fills the tier, when
-    another engine reuses the first one's objects, when an object is truncated and stored again,
-    when another engine's prefill never arrives, and when the daemon is lost?"""
+    """vLLM generates the same tokens as without the tier when it fills the tier, another engine
+    reuses the first one's objects, an object is truncated and stored again, another engine's
+    prefill never arrives, or the daemon is lost."""
     prompts = [prompt(n) for n in range(4)]
     with engine(python, model, tmp_path, None) as alone:
         expected = alone.ask(*prompts)
@@ -52,8 +52,8 @@ def test_what_is_generated_is_the_same_with_the_tier(
 def test_no_request_waits_for_the_load_of_another(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """The daemon is frozen while a request loads from it: does another request, which arrived with
-    it, end first, are the tokens of both unchanged, and do later loads work?"""
+    """The daemon is frozen while a request loads from it. Another request, which arrived with it,
+    ends first, the tokens of both are unchanged, and later loads work."""
     bounds = {"patience_s": 10.0, "patience_min_s": 10.0, "timeout_s": 60.0}
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, **bounds) as one:
         expected = one.ask(prompt(0), prompt(1))["tokens"]
@@ -75,8 +75,8 @@ def test_no_request_waits_for_the_load_of_another(
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path) -> None:
-    """With a model that two workers share: are stored blocks found, is a block missing if one
-    worker's part is bad, and stored again, and are the generated tokens always the same?"""
+    """With a model that two workers share, stored blocks are found. A block with a bad part of one
+    worker is missing and stored again; the generated tokens are always the same."""
     prompts, two = [prompt(n) for n in range(2)], {"tensor_parallel_size": 2}
     with engine(python, model, tmp_path, None, two) as alone:
         expected = alone.ask(*prompts)
@@ -100,9 +100,9 @@ def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path)
 def test_failures_pollute_nothing_and_all_is_told(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """With vLLM's own cache on, two requests that share a prefix lose a block while they load: is
-    it computed for both, does neither cache keep a wrong block, do subscribers hear of each stored
-    block, and do Prometheus' counters show what happened?"""
+    """With vLLM's own cache on, two requests that share a prefix lose a block while they load. It
+    is computed for both, no cache keeps a wrong block, subscribers hear of each stored block, and
+    Prometheus' counters show what happened."""
     prompts = [prompt(0), [*prompt(0)[: 7 * BLOCK], *prompt(1)[7 * BLOCK :]]]
     events = zmq.Context.instance().socket(zmq.SUB)
     events.subscribe(b"")
@@ -117,8 +117,10 @@ def test_failures_pollute_nothing_and_all_is_told(
     }
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, more) as one:
         expected = one.ask(*prompts)["tokens"]
-        until(lambda: bool(one.ask([7] * 64, forget=1) and events.poll(200)))  # it is connected
-        for number in (9, 8):  # with the second one's steps it is known what the first one stored
+        until(
+            lambda: bool(one.ask([7] * 64, forget=1) and events.poll(200))
+        )  # the subscriber is connected
+        for number in (9, 8):  # the second one's steps report what the first stored
             one.ask(prompt(number))
         until(lambda: bool(one.ask(prompts[0], read=8) == "done"))
         for _ in range(3):
@@ -147,7 +149,7 @@ def test_failures_pollute_nothing_and_all_is_told(
 @pytest.mark.timeout(900)
 def test_one_engine_prefills_and_another_decodes(python: Path, model: Path, tmp_path: Path) -> None:
     """With one engine that prefills and another that decodes, over files and over the tier, in turn
-    and at once: are the tokens those of a single engine, and is no full block computed twice?"""
+    and at once, the tokens are those of a single engine, and no full block is computed twice."""
     rows = [
         {
             "timestamp": 200 * n,

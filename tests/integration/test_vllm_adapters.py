@@ -14,8 +14,8 @@ LORA = {"enable_lora": True, "max_lora_rank": RANK, "max_loras": 2}
 
 
 def save_adapter(folder: Path, seed: int) -> None:
-    """A LoRA adapter for pycode-3m that changes its KV, with weights by a seed; of the same names,
-    sizes and configuration for each."""
+    """Save a LoRA adapter for pycode-3m that changes its KV. Its weights depend on the seed; names,
+    sizes and configuration do not."""
     torch = pytest.importorskip("torch")
     safetensors = pytest.importorskip("safetensors.torch")
     folder.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def save_adapter(folder: Path, seed: int) -> None:
 
 
 def stored(one: Engine, **more: Any) -> Any:
-    """The prompt's answer once all of its blocks are on the tier."""
+    """Return the prompt's answer once all of its blocks are on the tier."""
     until(lambda: one.ask(prompt(0), **more)["reused"] == [FULL])
     return one.ask(prompt(0), **more)
 
@@ -52,9 +52,9 @@ def stored(one: Engine, **more: Any) -> Any:
 def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Across paths, a change in place under a running engine, and a start again: is each answer
-    that of the weights that vLLM holds, is KV of equal weights shared under any path and name, and
-    KV without an adapter not shared with an engine that was started without LoRA?"""
+    """Across paths, after a change in place under a running engine, and after a restart each answer
+    is that of the weights that vLLM holds. KV of equal weights is shared under any path and name;
+    KV without an adapter is not shared with an engine started without LoRA."""
     paths = [tmp_path / name for name in ("1", "2")]
     for seed, path in enumerate(paths):
         save_adapter(path, seed)
@@ -71,7 +71,7 @@ def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
             assert stored(one, adapter=second)["tokens"] == expected[1]
             assert one.ask(prompt(0))["reused"] == [0] and stored(one)["tokens"] == plain
             time.sleep(0.1)
-            save_adapter(paths[0], 1)  # now as the second one
+            save_adapter(paths[0], 1)  # now equal to the second one
             kept = one.ask(prompt(0), adapter=first)
             assert kept == {"tokens": expected[0], "reused": [0]}, "vLLM holds what it loaded"
         with engine(python, model, tmp_path, tier, LORA) as again:

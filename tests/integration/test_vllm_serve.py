@@ -1,4 +1,4 @@
-"""`vllm serve` as the page about vLLM has it, under the client of conversations that vLLM ships."""
+"""Does `vllm serve`, as the page about vLLM has it, work under vLLM's client of conversations?"""
 
 import contextlib
 import json
@@ -75,7 +75,7 @@ def model() -> Path:
 
 
 def of_the_page() -> tuple[str, str]:
-    """The command that serves, and the configuration that it reads."""
+    """The page's command that serves, and the configuration it reads."""
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     [command] = [text for kind, text in blocks if kind == "sh" and text.startswith("vllm serve")]
     [config] = [text for kind, text in blocks if kind == "json" and "kv_connector_module" in text]
@@ -83,7 +83,7 @@ def of_the_page() -> tuple[str, str]:
 
 
 def words_of(url: str) -> dict[str, float]:
-    """Counters of the connector in Prometheus' text."""
+    """Return the connector's counters from Prometheus' text."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found = (re.match(r"vllm:offstage_(\w+)_total\{.*\} (\S+)", line) for line in lines)
@@ -92,7 +92,7 @@ def words_of(url: str) -> dict[str, float]:
 
 @contextlib.contextmanager
 def served(bin_folder: Path, model: Path, folder: Path, tier: Daemon) -> Iterator[str]:
-    """The page's command with the folder of the model, a port and a small cache of vLLM's own."""
+    """Run the page's command with a model's folder, a port and a small cache of vLLM's own."""
     command, text = of_the_page()
     config = json.loads(text)
     config["kv_connector_extra_config"] |= {
@@ -150,8 +150,8 @@ def served(bin_folder: Path, model: Path, folder: Path, tier: Daemon) -> Iterato
 def test_conversations_of_vllms_own_client(
     bin_folder: Path, client: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Does the page's `vllm serve` start, does every turn end well for the conversations that
-    vLLM's client ships, and do the metrics say where the tier had the blocks?"""
+    """The page's `vllm serve` starts, every turn ends well for the conversations that vLLM's client
+    ships, and the metrics say where the tier had the blocks."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     (tmp_path / "text.txt").write_text("\n".join(page.read_text() for page in pages))
     (tmp_path / "talks.json").write_text(json.dumps(TALKS))

@@ -1,7 +1,7 @@
 """Does a wall clock that jumps while a daemon runs expire anything?
 
-The clock is that of the daemon alone: a library that is loaded before libc adds ten days to
-CLOCK_REALTIME as soon as a file is there.
+Only the daemon's clock jumps: a library loaded before libc adds ten days to CLOCK_REALTIME as soon
+as a file is there.
 """
 
 import os
@@ -39,7 +39,7 @@ clock_gettime(clockid_t id, struct timespec *now)
 
 
 def preload(folder: Path) -> str:
-    """A library in the daemon's LD_PRELOAD, after those already there."""
+    """Return LD_PRELOAD with the library after those already there."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler: apt-get install gcc")

@@ -1,4 +1,4 @@
-"""Does a real daemon report what its drive was written, in status, ledger and metrics?"""
+"""Does a real daemon report what was written to its drive in status, ledger and metrics?"""
 
 import json
 import subprocess
@@ -29,8 +29,8 @@ RECORD = 8192
 
 
 def test_wear_of_a_text(tmp_path: Path) -> None:
-    """One text is written, and read twice: are the bytes those of its records, each hit counted,
-    and do ledger and metrics say the same?"""
+    """A text that is written once and read twice counts the bytes of its records and each hit;
+    ledger and metrics say the same."""
     whole = {(1, ordinal, layer) for ordinal in range(48) for layer in range(2)}
     with daemon(
         tmp_path, daemon__metrics_endpoint="127.0.0.1:0", storage__endurance="100TiB"
@@ -65,28 +65,28 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
 
 
 def try_to_write(tier: Daemon, number: int) -> int:
-    """One session comes to put a text; how many blocks were admitted."""
+    """Put a text in one session; returns how many blocks were admitted."""
     with tier.control(TENANT) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
         return sum(len(put(driver, text, layer, list(range(16)))) for layer in range(LAYERS))
 
 
 def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
-    """With `admit_named_min` 1: nothing is written at the first session, everything at the second,
-    and stored blocks are found under any later policy."""
+    """With `admit_named_min` 1 nothing is written at the first session and everything at the
+    second, and stored blocks are found under any later policy."""
     with daemon(tmp_path, policy__admit_named_min="1") as tier:
         assert try_to_write(tier, 1) == 0 and stored(tier, 1) == 0
         assert try_to_write(tier, 2) == 0
         assert try_to_write(tier, 1) == 16 * LAYERS == stored(tier, 1)
         with tier.control("operator") as control:
             control.policy_set({"admit_named_min": "255"})
-        assert try_to_write(tier, 1) == 16 * LAYERS  # it is there
+        assert try_to_write(tier, 1) == 16 * LAYERS  # it is already there
         assert try_to_write(tier, 2) == 0
         assert status(tier)["device"]["puts_unadmitted"] == 3 * 16 * LAYERS
 
 
 def replayed(record: Path) -> None:
-    """The recorded log replays to the same decisions."""
+    """Check that the recorded log replays to the same decisions."""
     done = subprocess.run(
         offstage_words("dpu", "replay", str(record / "decisions.log")),
         capture_output=True,
@@ -97,8 +97,8 @@ def replayed(record: Path) -> None:
 
 
 def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> None:
-    """A day's budget of a text: is the next refused, the first still served, an operator's raise
-    followed at once, and does the recorded log replay to the same decisions?"""
+    """With a day's budget of a text the next is refused, the first still served, an operator's
+    raise takes effect at once, and the recorded log replays to the same decisions."""
     record = tmp_path / "record"
     with daemon(tmp_path, daemon__record_dir=str(record), policy__write_budget="200KiB") as tier:
         until(lambda: status(tier)["device"]["wear"]["budget_bytes"] == 200 << 10)
@@ -116,8 +116,8 @@ def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> N
 
 
 def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
-    """Prices at the start, and another by `policy set`: are the integers that follow in status,
-    metrics and log, is a unitless price one line, and does the decision log replay equally?"""
+    """Prices at the start, and another by `policy set`, give integers in status, metrics and log. A
+    price without a unit is one line, and the decision log replays equally."""
     record = tmp_path / "record"
     with daemon(
         tmp_path,
@@ -148,8 +148,8 @@ def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_chunks_that_are_not_named_again_expire(tmp_path: Path) -> None:
-    """With `keep` of a minute: are chunks that were named again still there after it, are the
-    others gone, in a log that replays, and are they written and read again as usual?"""
+    """With `keep` of a minute, chunks that were named again are still there after it. The others
+    are gone, are written and read again as usual, and the log replays."""
     record = tmp_path / "record"
     with daemon(tmp_path, daemon__record_dir=str(record), policy__keep="1min") as tier:
         write(tier, 1)

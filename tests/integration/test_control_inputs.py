@@ -1,5 +1,4 @@
-"""Is every message of the control socket accepted as a whole or refused in one line, whatever it
-contains?"""
+"""Does the control socket accept each message whole or refuse it in one line, whatever is in it?"""
 
 import contextlib
 import os

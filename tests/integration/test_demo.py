@@ -141,7 +141,7 @@ def test_the_curve_passes_through_the_run_that_it_is_made_of(
     quick: tuple[Path, dict[str, Any]],
 ) -> None:
     """In virtual time the same demands give the demo's point at its buffer without prefetch. For
-    prefetching arms the point of their own degree is named, and the page has both."""
+    prefetching arms the point at their own degree is named, and the page has both."""
     out, summary = quick
     named = [one["run"] for one in summary["curve"] if one["run"]]
     assert named == ["none", "window+ema", "window+ema+shared"]

@@ -29,7 +29,7 @@ shift; exec "$@"
 
 
 def unshare(*words: str) -> list[str]:
-    """Run as root of a mount namespace; other users need a user namespace too."""
+    """Prefix for root of a mount namespace; other users get a user namespace with it."""
     return ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", *words]
 
 

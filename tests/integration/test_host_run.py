@@ -1,5 +1,4 @@
-"""Does `offstage host run` work with a separately started daemon, and count only its own
-demands?"""
+"""Does `offstage host run` work with a running daemon, and count only its own demands?"""
 
 import json
 import os

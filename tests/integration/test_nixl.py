@@ -276,7 +276,7 @@ def test_between_two_network_namespaces_and_when_the_cable_goes(
     tmp_path: Path, namespaces: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no shared loopback, only TCP over a cable. A cut cable ends a fetch without a
-    deadline by `start the host again`, and nothing hangs."""
+    deadline, with `start the host again`, and nothing hangs."""
     here, there = namespaces
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec ip netns exec {here} {sys.executable} "$@"\n')

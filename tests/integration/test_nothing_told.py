@@ -1,5 +1,4 @@
-"""Does a secret, a key or a hash of contents leave the daemon in anything that it writes or
-shows?"""
+"""Does anything that the daemon writes or shows contain a secret, a key or a hash of contents?"""
 
 import base64
 import json

@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="needs the extra capture")
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """For two layers with two KV heads of 16 in float32."""
+    """A daemon for two layers, two KV heads of 16, float32."""
     with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512, 30) as one:
         yield one
 

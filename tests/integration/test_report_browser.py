@@ -1,5 +1,4 @@
-"""Does the report work in a real browser: is it drawn without errors, within the screen, with
-tooltips?"""
+"""Is the report drawn in a real browser without errors, within the screen, with tooltips?"""
 
 import json
 import re
@@ -103,8 +102,7 @@ def lab_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of sixteen policies at three buffers, one so bad that it crowds the others
-    together."""
+    """Fifteen policies at three buffers, one so bad that it crowds the others together."""
     made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
     names = [f"a-rather-long-name+{at} (degree_max={at})" for at in range(14)]
     for at, name in enumerate([*names, "bad"]):

@@ -1,5 +1,4 @@
-"""Do the testbeds of this machine start, compare their arms on one live daemon, and end
-completely?"""
+"""Do this machine's testbeds start, compare their arms on one live daemon, and end completely?"""
 
 import json
 import os

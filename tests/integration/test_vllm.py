@@ -101,8 +101,8 @@ def test_failures_pollute_nothing_and_all_is_told(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
     """With vLLM's own cache on, two requests that share a prefix lose a block while they load. It
-    is computed for both, no cache keeps a wrong block, subscribers hear of each stored block, and
-    Prometheus' counters show what happened."""
+    is computed for both, neither cache keeps a wrong block, subscribers hear of each stored block,
+    and Prometheus' counters show what happened."""
     prompts = [prompt(0), [*prompt(0)[: 7 * BLOCK], *prompt(1)[7 * BLOCK :]]]
     events = zmq.Context.instance().socket(zmq.SUB)
     events.subscribe(b"")

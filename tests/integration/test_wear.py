@@ -97,7 +97,7 @@ def replayed(record: Path) -> None:
 
 
 def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> None:
-    """With a day's budget of a text the next is refused, the first still served, an operator's
+    """With a day's budget of one text, the next is refused, the first still served, an operator's
     raise takes effect at once, and the recorded log replays to the same decisions."""
     record = tmp_path / "record"
     with daemon(tmp_path, daemon__record_dir=str(record), policy__write_budget="200KiB") as tier:

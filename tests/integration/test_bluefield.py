@@ -116,7 +116,7 @@ def offstage(within: list[str], base: Path, *words: str) -> "subprocess.Complete
 
 
 def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
-    """With --dry-run: wheel, unit, user, huge pages, keys, configuration, doctor on both, start."""
+    """--dry-run prints wheel, unit, user, huge pages, keys, settings, doctor on both, start."""
     done = offstage([], base, "up", "bluefield", "--dry-run")
     assert done.returncode == 0, done.stderr
     for said in (

@@ -148,7 +148,7 @@ def read_report(report: str, stored: Names, gone: Names) -> tuple[int, int]:
         kind, *rest = line.split()
         assert kind != "wrong", line
         if kind == "ready" or not line.endswith("\n"):
-            continue  # a line cut short was never sent
+            continue  # a partial line was never sent
         name = (int(rest[0]), int(rest[1]))
         if kind == "a":
             puts += 1

@@ -24,7 +24,7 @@ SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
 
 
 class Pinning(Driver):
-    """Stands in for verbs where there is no RDMA device: it reads only into registered memory."""
+    """Stands in for verbs without an RDMA device: it reads only into registered memory."""
 
     pins = True
     registrations = 0
@@ -40,7 +40,7 @@ class Pinning(Driver):
 
 
 class PinningEndpoint(Endpoint):
-    """A daemon over such a fabric."""
+    """Reaches a daemon over `Pinning`."""
 
     def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:
         control, fabric = super().connect(timeout_s)
@@ -102,7 +102,7 @@ def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
             assert read(client, keys, rows) and same(rows, data) and not pool[:, SIZE:].any()
             assert fabric.registrations - before == each * COUNT
             assert len(fabric._registered) == (1 if each == 2 else 0)
-            client.unregister(pool)  # the second time: nothing
+            client.unregister(pool)  # does nothing the second time
 
 
 def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
@@ -136,7 +136,7 @@ def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> Non
             client.unregister(piece)
         found = [np.zeros(SIZE, np.uint8) for _ in keys]
         assert read(client, keys, found) and same(found, data)
-    client.register(pieces[0])  # it is closed: nothing
+    client.register(pieces[0])  # closed: does nothing
     with pytest.raises(BadInput, match="is not part of an adapter's name"):
         ObjectClient(Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "rdma": "rxe0,gid=x"}))
 

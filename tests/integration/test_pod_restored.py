@@ -26,7 +26,7 @@ def test_a_deletion_survives_a_restored_etcd(tmp_path: Path) -> None:
             etcd.kill()
             shutil.copytree(tmp_path / "etcd", tmp_path / "copy")
             etcd.start()
-            for name in ("up", "draining") * 4:  # the map that dpu1 sees is far past the copy
+            for name in ("up", "draining") * 4:  # dpu1 sees a map far newer than the copy
                 undo = ["--undo"] if name == "up" else []
                 assert run(["pod", "drain", pod.place, "dpu0", "--no-push", *undo]) == 0
             assert run(["pod", "drain", pod.place, "dpu0", "--no-push", "--undo"]) == 0

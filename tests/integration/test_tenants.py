@@ -1,7 +1,7 @@
-"""Do neighbours at one daemon keep to their shares of the drive, and does each get its own blocks?
+"""Do tenants of one daemon keep to their shares of the drive, and does each get its own blocks?
 
-Times belong to `offstage bench tenants`; this test checks order and bytes. That a flood leaves a
-victim its turns is shown in virtual time, by dpu/firmware/test/test_device_tenants.c.
+`offstage bench tenants` reports times; this test checks order and bytes. In virtual time
+dpu/firmware/test/test_device_tenants.c shows that a flood leaves a victim its turns.
 """
 
 from pathlib import Path

@@ -138,7 +138,7 @@ def put(path: Path, text: str, uid: int) -> None:
 
 @dataclass
 class Readers:
-    """Follow pages, one at each machine; the daemon that they start runs until `stop`."""
+    """Follows pages on both machines; the daemon that they start runs until `stop`."""
 
     world: World
     said: list[str] = field(default_factory=list)

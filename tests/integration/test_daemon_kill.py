@@ -20,9 +20,7 @@ from offstage.dpu.storage.storefile import inspect
 from offstage.host.fabrics.shm import open_driver
 from offstage.host.link.control import Control
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "reference")
-)  # needed when run as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))  # for a script
 
 from live_daemon import (
     CHUNKS,

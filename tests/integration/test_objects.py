@@ -79,9 +79,7 @@ def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
                 assert state is (ABSENT if held is None else DONE if whole else UNREADABLE), turn
                 assert state is not DONE or np.array_equal(data, held)
                 found = client.wait(client.exists, [key], [size]).states[0]
-                assert found is state or (
-                    found is DONE and not whole
-                )  # in one block only its length is known
+                assert found is state or (found is DONE and not whole)  # in one block: its size
                 assert client.wait(client.exists, [key]).done == [held is not None]
 
 

@@ -117,9 +117,7 @@ def test_failures_pollute_nothing_and_all_is_told(
     }
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, more) as one:
         expected = one.ask(*prompts)["tokens"]
-        until(
-            lambda: bool(one.ask([7] * 64, forget=1) and events.poll(200))
-        )  # the subscriber is connected
+        until(lambda: bool(one.ask([7] * 64, forget=1) and events.poll(200)))  # connected
         for number in (9, 8):  # the second one's steps report what the first stored
             one.ask(prompt(number))
         until(lambda: bool(one.ask(prompts[0], read=8) == "done"))

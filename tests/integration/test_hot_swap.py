@@ -91,7 +91,7 @@ def fill(tier: Daemon, numbers: range, acknowledged: Names) -> None:
 
 
 def room(tier: Daemon) -> int:
-    """Return the capacity of the store that a host is told."""
+    """Return the capacity of the store that a host sees."""
     with tier.control() as control:
         return int(control.status()["store_payload_bytes"])
 

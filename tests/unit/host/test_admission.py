@@ -1,5 +1,5 @@
-"""Does an agent admit requests that share blocks with decoding ones first, in time, and refuse
-those that exceed its limits?"""
+"""Does an agent admit requests that share blocks with decoding ones first, without starving others,
+and refuse those beyond its limits?"""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ def asked(number: int, start_s: float, *identities: int) -> Asked:
 
 
 def test_by_arrival_unless_reuse_is_asked_for() -> None:
-    """Of those that have come, the one that begins as a running session does is next; `number`
-    decides between equals, and one that has not come is never."""
+    """Of the requests that have arrived, the one whose prefix a running session shares is next;
+    ties go to the lower `number`. A request that has not arrived is never taken."""
     for kind, order in (("least-loaded", [0, 1, 2, 3]), ("reuse", [1, 2, 0, 3])):
         jobs = [asked(2, 0.5, 7, 8), asked(0, 0, 1, 2), asked(3, 9, 7), asked(1, 0, 7, 8, 9)]
         queue = Admission(jobs, Rule(kind=kind))  # type: ignore[arg-type]

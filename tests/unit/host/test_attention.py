@@ -1,5 +1,4 @@
-"""Does every paged kernel give the same for a batch of sessions as dense softmax over the
-tokens?"""
+"""Does every paged kernel equal dense softmax over the same tokens, for a batch of sessions?"""
 
 import importlib.util
 from dataclasses import dataclass, replace
@@ -32,8 +31,8 @@ PADDING = 1 << 30
 
 @dataclass(frozen=True)
 class Case:
-    """A pool full of noise, and for each session of a batch a query and a selection with partly
-    filled blocks. Layer 1 has another shape than layer 0, in the same rows."""
+    """A pool full of noise, with a query and a selection of partly filled blocks for each session
+    of a batch. Layers 0 and 1 have different shapes in the same rows."""
 
     kind: KvGeometry
     queries: npt.NDArray[np.float32]
@@ -49,8 +48,8 @@ class Case:
         return used.view(np.float16).reshape(len(storage), *shape)
 
     def run(self, name: str, **change: Any) -> npt.NDArray[np.float32]:
-        """The kernel's output, in host memory; tables are padded with entries that must not be
-        read."""
+        """Return the kernel's output in host memory. Tables are padded with entries that must not
+        be read."""
         case = replace(self, **change)
         arrays = open_arrays(arrays_of(name))
         counts = block_tables(case.counts)
@@ -71,7 +70,7 @@ def make_case(
     layer: int = 0,
     value_dim: int = 0,
 ) -> Case:
-    """`blocks`: how many each session selects. With a `value_dim` layer 0 stores latents."""
+    """`blocks`: how many blocks each session selects. With a `value_dim` layer 0 stores latents."""
     first = LayerKv("gqa", kv_heads, dim)
     if value_dim:
         first = LayerKv("mla", kv_heads, dim, value_dim=min(value_dim, dim))
@@ -80,7 +79,7 @@ def make_case(
     random = np.random.default_rng(seed)
     pool_blocks = max(blocks, default=0) + 3
     content = random.standard_normal((pool_blocks, kind.block_bytes(layer) // 2))
-    # The rows of a pool shared by unlike layers are wider than one layer's block.
+    # In a pool shared by layers of different shapes, rows are wider than one layer's block.
     storage = np.full((pool_blocks, kind.block_bytes(1) + 64), 255, np.uint8)
     storage[:, : kind.block_bytes(layer)] = content.astype(np.float16).view(np.uint8)
     counts, indices = [], []
@@ -119,7 +118,8 @@ FAST = [
 @settings(deadline=None, max_examples=40)
 @given(case=CASES)
 def test_the_reference_is_softmax_attention(case: Case) -> None:
-    """The oracle against the formula in one expression over heads, with K and V repeated."""
+    """The reference equals the formula written as one expression, with K and V repeated for each
+    head."""
     shape = case.kind.block_shape(case.layer)
     rows = case.blocks(case.storage)
     output = case.run("reference")
@@ -139,7 +139,8 @@ def test_the_reference_is_softmax_attention(case: Case) -> None:
 @settings(deadline=None, max_examples=40)
 @given(case=CASES)
 def test_kernels_agree_with_the_reference(name: str, case: Case) -> None:
-    """Ragged batches of any shape, groups of 1 and 4, partial and empty blocks, no block at all."""
+    """Ragged batches of any shape, groups of 1 and 4, partial and empty blocks, no blocks at
+    all."""
     before = case.storage.copy()
     output = case.run(name)
     size = (*case.queries.shape[:2], case.kind.value_dim(case.layer))
@@ -193,11 +194,10 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
 @pytest.mark.parametrize("name", ["reference", *FAST])
 @pytest.mark.parametrize("value_type", ["bfloat16", "float32"])
 def test_how_numbers_are_stored_changes_nothing(name: str, value_type: ValueType) -> None:
-    """The same numbers, which every type can represent, in blocks of another type: the same
-    bits."""
+    """Numbers that every type represents exactly give the same bits whichever type stores them."""
     case = make_case(2, 4, 16, 32, [9, 0, 3], 5)
     rows = case.blocks(case.storage)
-    rows[...] = (rows * 8).round() / 8  # what float16 and bfloat16 hold alike
+    rows[...] = (rows * 8).round() / 8  # exact in both float16 and bfloat16
     kind = replace(case.kind, value_type=value_type)
     numbers = rows.astype(np.float32).reshape(len(rows), -1)
     if value_type == "bfloat16":
@@ -235,11 +235,13 @@ def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
 
 
 def test_torch_gathers_no_block_that_is_not_selected() -> None:
-    """Not even to mask it afterwards: another session's block may be in flight into the pool."""
+    """Not even one that is masked later: a fetch of another session may be writing to it."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     overrides = pytest.importorskip("torch.overrides")
     case = make_case(2, 4, 16, 32, [9, 0, 2, 5], 7)
-    case = replace(case, indices=[own % 11 + 1 for own in case.indices])  # nobody selects 0
+    case = replace(
+        case, indices=[own % 11 + 1 for own in case.indices]
+    )  # no session selects block 0
     gathered: list[int] = []
 
     class Watch(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]

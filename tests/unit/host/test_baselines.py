@@ -1,6 +1,6 @@
 """Does a baseline's local tier return what was put, and count as the device would?
 
-Over the firmware's drive with and without kept blocks, and over drives that fail or hang.
+Runs over the firmware's drive with and without kept blocks, and over drives that fail or hang.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ Make = Callable[..., LocalTier]
 
 
 class MemoryDrive:
-    """A drive whose I/Os end at the next poll; `result`: the result of reads, if they fail."""
+    """A drive whose I/Os end at the next poll; `result`: what reads return if they fail."""
 
     name, warning, depth = "memory", "", 6
 
@@ -90,7 +90,7 @@ def names(first: int = 0, count: int = CHUNKS) -> list[bytes]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A tier of this many slots over a file, read by the firmware's storage."""
+    """Return a tier of this many slots over a file that the firmware's storage reads."""
 
     def made(slots: int, keep: bool, store: LocalStore | None = None) -> LocalTier:
         store = store or LocalStore(tmp_path / "blocks", LAYERS, PAYLOAD, 2 * CHUNKS)
@@ -118,7 +118,7 @@ def filled(tier: LocalTier) -> int:
 
 
 def fetch(tier: LocalTier, session: int, ordinals: list[int], **more: Any) -> FetchResult:
-    """One fetch into rows in reverse order; fetched bytes are compared."""
+    """Fetch once, into rows in reverse order, and compare the bytes."""
     wanted = np.array(ordinals, np.uint32)
     target = np.zeros((len(wanted) + 1, PAYLOAD + 8), np.uint8)
     index = np.arange(len(wanted), 0, -1, dtype=np.uint32)
@@ -141,8 +141,8 @@ def fetch(tier: LocalTier, session: int, ordinals: list[int], **more: Any) -> Fe
     keep=st.booleans(),
 )
 def test_kept_blocks_are_those_of_a_plain_lru(wanted: list[list[int]], keep: bool) -> None:
-    """Ends are compared with a model of six lines, bytes with what was put; with no kept blocks
-    there is no hit."""
+    """Ends match a six-line model, and bytes match what was put. With no kept blocks there is no
+    hit."""
     store = LocalStore(Path("unused"), LAYERS, PAYLOAD, CHUNKS)
     tier = LocalTier(store, MemoryDrive(8, store), keep=keep)
     session, model, seen = filled(tier), OrderedDict[int, None](), set[int]()
@@ -170,8 +170,8 @@ def test_kept_blocks_are_those_of_a_plain_lru(wanted: list[list[int]], keep: boo
 
 
 def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> None:
-    """Do two sessions that request a block share its one read: late while in flight, shared
-    afterwards?"""
+    """Two sessions that request a block share one read: late while it is in flight, shared
+    afterwards."""
     tier = make(8, keep=True)
     first, second = filled(tier), opened(tier)
     wanted = np.array([3, 4], np.uint32)
@@ -189,7 +189,7 @@ def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> N
 
 
 def test_a_store_outlives_the_tiers_over_it(make: Make) -> None:
-    """The next baseline reads what the first wrote, with nothing in memory."""
+    """A new baseline, with nothing in memory, reads what an earlier one wrote."""
     tier = make(4, keep=True)
     filled(tier)
     tier.close()
@@ -225,7 +225,7 @@ def test_more_demands_than_slots_all_end(make: Make) -> None:
     ("result", "rc"), [(-errno.ENXIO, -errno.ENXIO), (4096, -errno.EIO), (HANGS, -errno.ETIMEDOUT)]
 )
 def test_a_read_that_fails_is_short_or_hangs_ends_its_demand(result: int, rc: int) -> None:
-    """With the reason, and the same block is read once the drive recovers."""
+    """The demand ends with the reason, and the same block is read once the drive recovers."""
     store = LocalStore(Path("unused"), LAYERS, PAYLOAD, CHUNKS)
     drive = MemoryDrive(4, store)
     tier = LocalTier(store, drive, keep=True)
@@ -265,7 +265,8 @@ def test_too_many_calls_at_once_are_refused(make: Make) -> None:
 def test_kvikio_that_cannot_be_used_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not installed, half installed, and without the CUDA driver: why, and the fix."""
+    """Not installed, half installed, or without the CUDA driver: the line says why and names the
+    fix."""
     from offstage.host.baselines import kvikio_drive
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -312,8 +313,8 @@ print(drive.name)
 
 @pytest.mark.kvikio
 def test_kvikio_reads_what_it_wrote(tmp_path: Path) -> None:
-    """Its own CPU path, over the real library: with the machine's CUDA driver, or over a stub of it
-    where there is none."""
+    """The real library's own CPU path, over the machine's CUDA driver or, if there is none, a stub
+    of it."""
     if importlib.util.find_spec("kvikio") is None:
         pytest.skip("kvikio is not installed: pip install '.[gpu-cuda12]'")
     import cuda_driver_stub

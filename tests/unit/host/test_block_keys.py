@@ -22,6 +22,6 @@ def test_block_keys_are_the_firmwares(chunks: list[bytes], layers: int) -> None:
 
 
 def test_two_layers_of_a_chunk_differ() -> None:
-    """A layer belongs to the name: 1,000 layers give 1,000 names."""
+    """The key depends on the layer: 1,000 layers give 1,000 keys."""
     keys = block_keys([bytes(16)], 1000)
     assert len({tuple(row) for row in keys[:, 0].tolist()}) == 1000

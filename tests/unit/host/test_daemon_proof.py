@@ -131,13 +131,13 @@ def other_secret(hello: p.Hello, said: p.Challenge) -> bytes:
 
 
 def reflected(hello: p.Hello, said: p.Challenge) -> bytes:
-    """The host's own proof for the nonce."""
+    """Return the host's own proof for the nonce."""
     said.nonce = hello.nonce
     return p.prove(SECRET, hello.nonce, hello.tenant, hello.name)
 
 
 def replayed(hello: p.Hello, said: p.Challenge) -> bytes:
-    """The right proof of an earlier login."""
+    """Return the valid proof of an earlier login."""
     return honest(p.Hello(versions=[6], name=hello.name, tenant="red", nonce=b"e" * 16), said)
 
 
@@ -157,8 +157,8 @@ def other_key(hello: p.Hello, said: p.Challenge) -> bytes:
     "prove", [other_secret, reflected, replayed, other_user, other_key, lambda *_: b""]
 )
 def test_a_daemon_without_the_secret_hears_only_hello(prove: Prove) -> None:
-    """With a wrong secret, the host's own proof, an old proof, a proof of other words, or none:
-    does the host send only Hello, and report one line?"""
+    """Given a proof from a wrong secret, the host's own, an old one, one of other words, or none,
+    the host sends only Hello and reports one line."""
     with listening(prove) as impostor:
         with pytest.raises(BadInput, match="cannot prove that it has the secret") as caught:
             login(impostor.endpoint)
@@ -167,8 +167,8 @@ def test_a_daemon_without_the_secret_hears_only_hello(prove: Prove) -> None:
 
 @pytest.mark.parametrize("heartbeat", [False, True])
 def test_a_process_that_takes_over_the_port_hears_only_hello(heartbeat: bool) -> None:
-    """A daemon ends, and another process takes its port: does that process receive the host's next
-    call?"""
+    """A process that takes the port of a daemon that ended does not receive the host's next
+    call."""
     with listening(honest) as daemon:
         control = login(daemon.endpoint, heartbeat=heartbeat)
         control.set_generating(1, True)
@@ -184,12 +184,14 @@ def test_a_process_that_takes_over_the_port_hears_only_hello(heartbeat: bool) ->
 
 
 def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
-    """The connection broke, and the daemon has the secret: does the next call reach it, and do
-    calls made during the outage fail without side effects?"""
+    """After a broken connection the next call reaches a daemon that has the secret; calls made
+    during the outage fail without side effects."""
     with listening(honest) as daemon:
         control = login(daemon.endpoint)
     for _ in range(2):
-        with pytest.raises((Unreachable, DeviceTimeout)):  # whether zmq saw the end in time
+        with pytest.raises(
+            (Unreachable, DeviceTimeout)
+        ):  # depends on whether zmq noticed the end in time
             control.set_generating(1, True)
     with listening(honest, daemon.port) as again:
         control.set_generating(1, True)
@@ -198,7 +200,7 @@ def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
 
 
 def test_the_zmq_fabric_needs_the_proved_key() -> None:
-    """A process at the fabric's endpoint lacks the daemon's key: does it receive a frame?"""
+    """A process at the fabric's endpoint without the daemon's key receives no frame."""
     mine = zmq.curve_keypair()[0]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     plain, keyed = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
@@ -215,19 +217,19 @@ def test_the_zmq_fabric_needs_the_proved_key() -> None:
 
 
 def test_a_fabric_without_a_key_gets_nothing() -> None:
-    """A daemon's libzmq lacks CURVE: is its fabric refused in one line?"""
+    """The fabric of a daemon whose libzmq lacks CURVE is refused in one line."""
     with listening(honest) as daemon, login(daemon.endpoint) as control:
         with pytest.raises(BadInput, match="libzmq has no CURVE"):
             connect(control)
 
 
 def test_descriptors_come_from_the_daemons_user(tmp_path: Path) -> None:
-    """Does another user's process at the daemon's Unix socket receive the token?"""
+    """Another user's process at the daemon's Unix socket does not receive the token."""
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"] or USER != 0:
         pytest.skip("takes another user; run it as root, outside of a user namespace")
     path = tmp_path / "s"
     server = socket.socket(socket.AF_UNIX)
-    os.seteuid(30_002)  # what the kernel names is who listens, as it was then
+    os.seteuid(30_002)  # the kernel reports the credentials that the listener had at that time
     try:
         inside = Path(f"/tmp/ofs-{secrets.token_hex(8)}")
         server.bind(str(inside))

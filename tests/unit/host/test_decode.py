@@ -1,4 +1,5 @@
-"""Does a layer of a batch fetch together, check every block, and attend to the right bytes?"""
+"""Does a layer fetch for a whole batch at once, check every block, and attend to the right
+bytes?"""
 
 import errno
 from collections.abc import Sequence
@@ -40,10 +41,10 @@ RETAINED = 4  # enum ofs_end
 
 @dataclass
 class FakeFabric(Fabric):
-    """Blocks by their keys; a fetch lands as late as it may: when it is reported.
+    """Blocks by their keys. A fetch lands as late as possible: when it is reported.
 
-    `last_first`: of the fetches in flight the newest ends first. `spoil` and `lose`: fetches, by
-    the order of their begin, whose first block arrives damaged, with a matching checksum, or not at
+    `last_first`: the newest fetch in flight ends first. `spoil` and `lose`: fetches, in the order
+    in which they begin, whose first block arrives damaged but with a matching checksum, or not at
     all. `calls`: the calls, in order.
     """
 
@@ -122,11 +123,11 @@ class World:
         self.fabric, self.shape = fabric, shape
         self.kv = SyntheticKv(5, shape, [PROCESS] * shape.layer_count)
         arrays = arrays or open_arrays()
-        # Room for all selections of a step, so that what is evicted does not hang on the others.
+        # Room for all selections of a step, so that evictions do not depend on other sessions.
         self.pool = HbmPool(shape, 3 * shape.layer_count * (SELECT + 4), arrays, landing_rows)
         kernel = kernel or ("torch" if arrays.name == "torch" else "numpy")
         self._make = selectors_of(kernel, "cpu")
-        driver: Any = fabric  # it has the calls that decoding makes
+        driver: Any = fabric  # it has every call that decoding makes
         self.decoder = Decoder(driver, self.pool, self.kv, RULE, kernel, check_every=1)
         self.sessions = [self._session(number) for number in sessions]
         self.record = AgentRecord()
@@ -134,7 +135,7 @@ class World:
         self._kernel, self.decoder._decode = self.decoder._decode, self._watched
 
     def _session(self, number: int) -> HostSession:
-        # Of unlike lengths, so that the batch is ragged and the tails stand at unlike columns.
+        # Different lengths make the batch ragged and put the tails in different columns.
         identities = [number << 64 | chunk for chunk in range(CHUNKS - 7 * number)]
 
         def write(layer: int, first: int, blocks: npt.NDArray[np.uint8]) -> None:
@@ -187,7 +188,7 @@ class World:
     def _watched(
         self, queries: Any, storage: Any, tables: Any, counts: Any, kind: Any, layer: int
     ) -> Any:
-        """The kernel, after a look at every token it is given."""
+        """Run the kernel after checking every token that it is given."""
         rows = self.pool.arrays.to_host(storage)
         assert len(tables) == len(self.sessions), "one call for all sessions of the layer"
         for session, table, count in zip(self.sessions, tables, counts, strict=True):
@@ -222,7 +223,7 @@ def torch_cpu() -> Arrays:
 @pytest.mark.parametrize("last_first", [False, True])
 @pytest.mark.parametrize("calls_max", [8, 2, 1])
 def test_the_kernel_reads_what_prefill_wrote(arrays: Any, last_first: bool, calls_max: int) -> None:
-    """On every array library, in whatever order fetches end, many or one at a time."""
+    """On every array library, in whatever order fetches end, many at a time or one."""
     world = World(FakeFabric(calls_max=calls_max, last_first=last_first), arrays())
     record = world.run()
     demands = sum(token.demands for token in record.tokens)
@@ -237,8 +238,8 @@ def test_the_kernel_reads_what_prefill_wrote(arrays: Any, last_first: bool, call
 
 @pytest.mark.parametrize("arrays", [open_arrays, LaterArrays])
 def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: Any) -> None:
-    """A layer that is predicted exactly demands nothing more when it is due, except the block that
-    did not arrive; neither counts as selected twice."""
+    """An exactly predicted layer demands nothing more when it is due, except a block that did not
+    arrive. No block counts as selected twice."""
     world = World(FakeFabric(lose=0), arrays(), sessions=[0])
     (session,), control = world.sessions, None
     tail = TailBlock(control, world.decoder, lambda o: 7 << 96 | o)  # type: ignore[arg-type]
@@ -261,9 +262,9 @@ def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-mla"])
 def test_the_gpus_kernels_decode_what_the_host_decodes(name: str) -> None:
-    """Bounds, scores, selection and attention in Triton, under its interpreter, over K and V and
-    over latents, of sessions of unlike length: every demand of every step is the host's, and every
-    output dense attention over the same blocks."""
+    """Bounds, scores, selection and attention run in Triton's interpreter, over K and V and over
+    latents, with sessions of different lengths. Every step's demands equal the host's, and every
+    output equals dense attention over the same blocks."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
@@ -280,8 +281,8 @@ def test_the_gpus_kernels_decode_what_the_host_decodes(name: str) -> None:
 
 
 def test_one_layer_of_all_sessions_is_asked_for_together() -> None:
-    """Every session's demands are in flight before the first is waited for; they begin in the order
-    of the batch, however many fit and in whatever order they end."""
+    """Every session's demands are in flight before the first wait. They begin in batch order,
+    however many fit and in whatever order they end."""
     world = World(FakeFabric())
     world.run(1)
     layer = [("begin", n) for n in range(3)] + [("end", n) for n in range(3)]
@@ -293,7 +294,7 @@ def test_one_layer_of_all_sessions_is_asked_for_together() -> None:
 
 
 def test_few_landing_rows_make_fetches_wait_for_each_other() -> None:
-    """Rows for one selection only: the next fetch begins when the last one is committed."""
+    """With rows for only one selection, a fetch begins once the one before it is committed."""
     world = World(FakeFabric(), LaterArrays(), landing_rows=SELECT)
     world.run(1)
     assert [call for call, _ in world.fabric.calls[:4]] == ["begin", "end", "begin", "end"]
@@ -313,16 +314,16 @@ def test_a_sessions_demands_do_not_depend_on_other_sessions() -> None:
 
 @pytest.mark.parametrize("which", [0, 2, 5])
 def test_a_block_that_is_not_what_prefill_wrote_is_counted(which: int) -> None:
-    """Its checksum matches its bytes, so that only the comparison with prefill's detects it."""
+    """Its checksum matches its bytes, so only the comparison with prefill's bytes detects it."""
     world = World(FakeFabric(spoil=which))
-    world.decoder._decode = world._kernel  # the watching one would stop at the damage
+    world.decoder._decode = world._kernel  # the watched kernel would stop at the damage
     record = world.run(1)
     demands = sum(token.demands for token in record.tokens)
     assert record.blocks_corrupt == 1 and record.blocks_verified == demands - 1
 
 
 def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None:
-    """Not counted as verified nor as an end; it is put once no fetch is in flight."""
+    """It counts neither as verified nor as an end, and is put once no fetch is in flight."""
     fabric = FakeFabric(lose=1)
     world = World(fabric)
     record = world.run(1)
@@ -343,7 +344,8 @@ def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None
 def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fetches end at 100, 200, 300 having waited 150 each: from -50 to 300, in each layer."""
+    """Fetches end at 100, 200 and 300, having waited 150 each: the wait is -50 to 300 in each
+    layer."""
     world = timed_world(monkeypatch)
     record = world.run(1)
     assert [token.stall_ns for token in record.tokens] == [350 * LAYERS] * 3
@@ -367,8 +369,8 @@ def timed_world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_layer_ahead_demands_the_same_and_stalls_only_when_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the first layer has waited since before it was due: 350, the others 300 each. The
-    demands, their order, and what the kernel reads do not change; the spans agree."""
+    """Only the first layer waits from before it is due: 350, the others 300 each. The demands,
+    their order, and what the kernel reads do not change; the spans agree."""
     plain = World(FakeFabric())
     plain.run(2)
     world = timed_world(monkeypatch)
@@ -381,7 +383,7 @@ def test_a_layer_ahead_demands_the_same_and_stalls_only_when_due(
 
 
 def test_a_fetch_that_arrives_during_compute_adds_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer whose blocks arrived during the previous one's compute has no stall at all."""
+    """A layer whose blocks arrive while the previous one computes does not stall."""
     world = timed_world(monkeypatch)
     control: Any = None
     tails = [TailBlock(control, world.decoder, lambda o: 7 << 96 | o) for _ in world.sessions]
@@ -423,8 +425,8 @@ class StampedArrays(LaterArrays):
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_on_a_device_the_stall_is_what_its_stream_waited(ahead: bool) -> None:
-    """The stall is between the device's marks around a layer's wait, not the host's time: once for
-    each layer and session, although the host waited 150 for each fetch."""
+    """The stall is the time between the device's marks around a layer's wait, once for each layer
+    and session, even though the host waited 150 for each fetch."""
     world = World(FakeFabric(stall_ns=150), StampedArrays())
     world.record.timeline.begin_tick()
     record = world.run(1, ahead)
@@ -436,7 +438,8 @@ def test_on_a_device_the_stall_is_what_its_stream_waited(ahead: bool) -> None:
 
 
 def test_of_a_timeline_the_tick_of_a_long_stall_is_shown() -> None:
-    """The tick of the 90th percentile, with its own spans; spans outside a tick belong to none."""
+    """The tick at the 90th percentile is shown with its own spans; spans outside ticks belong to
+    none."""
     timeline = Timeline()
     timeline.add("stall", 0, 0, 1_000)
     assert timeline.shown() == (0, [])

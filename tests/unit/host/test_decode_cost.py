@@ -1,5 +1,4 @@
-"""Are measured decode costs stored, interpolated between their points, and refused outside of
-them?"""
+"""Are measured decode costs stored, interpolated between their points, and refused outside them?"""
 
 import json
 from dataclasses import replace
@@ -23,7 +22,8 @@ DEMO = geometry("demo")
 
 
 def cost(**changes: Any) -> DecodeCost:
-    """Projections 10 us, MLP 20, attention 1 us a session and 64 tokens: lines all over."""
+    """Projections cost 10 us, the MLP 20, attention 1 us per session and 64 tokens: linear
+    everywhere."""
     rows = tuple(
         CostRow(
             batch=batch,
@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> Path:
     ("batch", "tokens"), [(1, 512), (8, 4096), (1, 2048), (4, 512), (4, 2048), (3, 777)]
 )
 def test_between_what_was_measured_it_is_a_plane(batch: int, tokens: int, file: Path) -> None:
-    """Over all layers: a constant part, and parts that grow with sessions and tokens."""
+    """Summed over layers: a constant, plus terms linear in sessions and in tokens."""
     expected = 4 * (30_000 + batch * tokens * 1_000 / 64)
     assert read(file).token_ns(DEMO, batch, tokens) == pytest.approx(expected, abs=4)
 
@@ -107,8 +107,8 @@ def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: P
 
 
 def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> None:
-    """Is a calibration measured, written and used by the next run, with the cost of selection in
-    its own column and in no token's time?"""
+    """A calibration is measured, written and used by the next run. The cost of selection has its
+    own column and is in no token's time."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     out = tmp_path / "tiny.json"
     words = [
@@ -155,8 +155,8 @@ def test_what_cannot_be_calibrated_is_one_line(
 def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the run's sessions and selection; reported in a demo's summary and in the manifest of a
-    lab run on a modelled chip, and refused together with a given time."""
+    """The cost at the run's sessions and selection is in a demo's summary and in the manifest of a
+    lab run on a modelled chip. It is refused together with a given time."""
     sizes, given = {"sessions": 4}, {"out": tmp_path, "storages": ("measured",)}
     options = options_of(sizes, time_per_token=None, decode_cost=file, **given)
     assert options.time_per_token_s == pytest.approx(4 * (30e-6 + 4 * 32 * 1e-6))

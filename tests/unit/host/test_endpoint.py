@@ -30,8 +30,8 @@ def test_an_address_is_taken_as_it_is() -> None:
 
 
 def test_a_name_stands_for_its_entry(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Paths are relative to the file, with the secret of the tenant that logs in; given options
-    win."""
+    """Paths are relative to the file, the secret is that of the tenant that logs in, and options
+    override the entry."""
     red = Endpoint.find("lab", environ=environ, name="host-run")
     assert (red.address, red.tenant, red.name) == ("tcp://dpu:7411", "red", "host-run")
     assert (red.curve_dir, red.secret) == (tmp_path / "keys", Path("/elsewhere/red.secret"))

@@ -1,4 +1,4 @@
-"""Do the host's fabrics refuse messages of a wrong or hostile other end, in one line each?"""
+"""Do the host's fabrics refuse wrong or hostile messages in one line each?"""
 
 import errno
 import os
@@ -27,7 +27,7 @@ Answer = Callable[[Any, list[bytes]], list[bytes]]
 
 
 class Server:
-    """One ROUTER that answers every request as `answer` says."""
+    """A ROUTER that answers every request as `answer` says."""
 
     def __init__(self, answer: Answer) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -78,7 +78,7 @@ def serve() -> Iterator[Callable[[Answer], ZmqDriver]]:
 
 
 def good_reply(request: zmq_messages.FabricFetch) -> zmq_messages.FabricFetchReply:
-    """All blocks came, and are ROWS."""
+    """Return a reply in which all blocks arrived, with ROWS as their bytes."""
     count = len(request.ordinals) // 4
     return zmq_messages.FabricFetchReply(
         id=request.id,
@@ -116,7 +116,7 @@ def test_a_row_damaged_on_the_way_is_not_handed_out(serve: Callable[[Answer], Zm
 
 
 def test_a_fetch_is_split_and_joined(serve: Callable[[Answer], ZmqDriver]) -> None:
-    """Seven demands over messages of three: selected and scores are sent once."""
+    """Seven demands in messages of three: the selection and its scores are sent once."""
     seen: list[tuple[int, int, int]] = []
 
     def answer(request: Any, _: list[bytes]) -> list[bytes]:
@@ -142,7 +142,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
 
     client = serve(answer)
     rcs = client.put(PutRequest(0, 0, np.arange(3, dtype=np.uint32), ROWS, length_bytes=1000))
-    assert rcs.tolist() == [0, 1, 2]  # our server answers with the ordinals
+    assert rcs.tolist() == [0, 1, 2]  # this server answers with the ordinals
     assert client.stats()["puts"] == 1 and client.stats()["bytes_put"] == 1000
     with pytest.raises(BadInput, match="1025"):
         client.put(PutRequest(0, 0, np.zeros(1, np.uint32), np.zeros((1, 1025), np.uint8)))
@@ -169,7 +169,7 @@ def test_a_wrong_answer_is_one_line(serve: Callable[[Answer], ZmqDriver], answer
 
 
 def test_silence_ends(serve: Callable[[Answer], ZmqDriver], monkeypatch: Any) -> None:
-    """A late answer to an earlier request is not taken for the answer to this one."""
+    """A late answer to an earlier request is not taken for the answer to the current one."""
     monkeypatch.setattr("offstage.host.fabrics.zmq.LINK_NS", 50_000_000)
     requests: list[Any] = []
 
@@ -190,7 +190,7 @@ def test_silence_ends(serve: Callable[[Answer], ZmqDriver], monkeypatch: Any) ->
 
 
 def hand_out(path: Path, said: bytes, fds: list[int]) -> threading.Thread:
-    """A daemon's hand-out socket that says `said` to one host."""
+    """Run a daemon's hand-out socket that sends `said` to one host."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()

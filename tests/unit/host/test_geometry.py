@@ -1,4 +1,4 @@
-"""Do the geometries have the sizes that their publishers state, and are impossible ones refused?"""
+"""Do geometries have the sizes that their publishers state, and are impossible ones refused?"""
 
 from dataclasses import replace
 
@@ -57,7 +57,8 @@ def test_demo_blocks_are_32_kib() -> None:
 @pytest.mark.parametrize("shape", GEOMETRIES.values(), ids=GEOMETRIES)
 @given(blocks=st.integers(1, 5000))
 def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
-    """A session of whole blocks is the sum of its blocks, index keys and windows, everywhere."""
+    """In every geometry a session of whole blocks is the sum of its blocks, index keys and
+    windows."""
     tokens = blocks * shape.block_tokens
     assert shape.source
     assert shape.block_count(tokens) == blocks == shape.block_count(tokens - 1)

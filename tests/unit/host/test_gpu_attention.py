@@ -1,7 +1,7 @@
-"""Does Triton's attention give dense softmax attention, under its interpreter on the CPU?
+"""Does Triton's attention equal dense softmax attention, in its interpreter on the CPU?
 
-Shapes are small: the interpreter takes milliseconds for each tile. On a GPU the same cases, and
-large ones, are checked by tests/gpu/run_all.py.
+Shapes are small: the interpreter takes milliseconds for each tile. On a GPU, tests/gpu/run_all.py
+checks the same cases and large ones.
 """
 
 import json
@@ -54,8 +54,8 @@ SHAPES = [
     ids=str,
 )
 def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: str) -> None:
-    """K and V apart and latents, each type, blocks that no tile of tokens divides, sessions of
-    unlike length and one without a block, split into parts that are combined."""
+    """Separate K and V, and latents; each type; blocks that no tile of tokens divides; sessions of
+    different lengths and one without a block; split into parts that are combined."""
     case = attention_case(shape, value_type, [7, 0, 3], 3)
     with poisoned():
         found = case.run("cpu", tiling=Tiling(tokens=32, heads=16, splits=3))
@@ -92,7 +92,7 @@ def test_attention_of_any_shape(
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=["K and V", "latent"])
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> None:
-    """In a channel of the front, and in the last, where every key is 0."""
+    """In one of the first channels, and in the last, where every key is 0."""
     import torch
 
     case = attention_case(shape, value_type, [5, 2], 4)
@@ -104,7 +104,7 @@ def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> 
 
 
 def test_sixty_four_sessions_of_mixed_length() -> None:
-    """Each gets the same as alone, to the bit: no session's tokens depend on the others."""
+    """Each gives the same bits as alone: no session's tokens depend on the others."""
     widths = [(7 * session) % 4 for session in range(64)]
     shape = replace(SHAPES[1], kv_heads=1)
     case = attention_case(shape, "bfloat16", widths, 5)
@@ -124,7 +124,7 @@ def test_sixty_four_sessions_of_mixed_length() -> None:
 
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None:
-    """Pool, tables and counts as the decoder gives them, padding included, float8 too."""
+    """Pool, tables and counts come as from the decoder, with padding; float8 too."""
     import torch
 
     kind = replace(
@@ -153,7 +153,7 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
 
 
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the fix, and not an error of Triton's in the middle of a run."""
+    """The refusal is one line with the fix, not a Triton error in the middle of a run."""
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(BadInput, match="add --device cuda, or set TRITON_INTERPRET=1"):
         check_device("cpu")
@@ -164,7 +164,7 @@ def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_command_line_refuses_it_too() -> None:
-    """If a GPU is requested and absent: one line, exit 2, no traceback."""
+    """A GPU that is requested but absent gives one line, exit code 2 and no traceback."""
     bare = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     command = offstage_words("demo", "--quick", "--kernel", "triton")
     done = subprocess.run(command, capture_output=True, text=True, env=bare, timeout=300)
@@ -174,8 +174,8 @@ def test_the_command_line_refuses_it_too() -> None:
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    """The interpreter does not compile: do the kernels compile to machine code for an absent GPU,
-    in the shapes of Llama and of DeepSeek, within a multiprocessor's shared memory?"""
+    """The interpreter does not compile, so this does: to machine code for an absent GPU, in the
+    shapes of Llama and of DeepSeek, within a multiprocessor's shared memory."""
     bare = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, str(COMPILE)],

@@ -1,6 +1,6 @@
 """Is a requested GPU that cannot be used refused in one line that names the fix?
 
-The GPU is too old, too small, has another driver, or is not seen by cupy: each case is simulated at
+The GPU is too old, too small, has another driver, or is not seen by cupy. Each case is simulated at
 the one call by which the host would find out.
 """
 
@@ -54,7 +54,7 @@ def test_an_older_architecture_is_refused(
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too little device memory: how much was needed, where, and what to change."""
+    """The line says how much device memory was needed, where, and what to change."""
 
     def full(*shape: Any, **more: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 GiB")
@@ -76,7 +76,8 @@ def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_cupy_without_a_device_is_no_transfer(
     text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on; the doctor and the choice at start say why this one does not."""
+    """The other transfers still work; the doctor and the choice at start say why this one does
+    not."""
     (tmp_path / "cupy.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)

@@ -1,7 +1,7 @@
 """Do the GPU's bounds, scores and selection equal those of the host's selectors?
 
-Under Triton's interpreter, on the CPU. `offstage.host.selection` is the reference: its own tests
-hold it to the formulas.
+Runs in Triton's interpreter on the CPU. The reference is `offstage.host.selection`, which its own
+tests compare with the formulas.
 """
 
 import copy
@@ -43,7 +43,7 @@ def shape_of(kv_heads: int, group: int, tokens: int, dim: int) -> KvGeometry:
 
 
 def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -> Table:
-    """Padded with numbers that must not be read."""
+    """Return a table padded with numbers that must not be read."""
     stored = {"quest8": torch.int8, "mean_key": torch.float32}.get(kind, dtype)
     table = Table.new(blocks, 1 if kind == "mean_key" else 2, heads, dim, stored, "cpu")
     table.numbers.copy_(torch.full_like(table.numbers, 101 if kind == "quest8" else torch.nan))
@@ -73,8 +73,8 @@ LATENT = shape_of(1, 5, 16, 576)
 def test_scores_are_those_of_the_hosts_selectors(
     kind: str, shape: KvGeometry, value_type: str, blocks: int, seed: int
 ) -> None:
-    """Blocks written whole, and grown token by token as decoding does; rows in any order, two
-    sessions over one table, one of which is shorter."""
+    """Blocks are written whole or grown token by token as in decoding; rows come in any order; two
+    sessions of different lengths share one table."""
     random = np.random.default_rng(seed)
     _, heads, tokens, dim = shape.block_shape()
     numbers = torch.from_numpy(random.standard_normal((blocks, heads, tokens, dim), np.float32))
@@ -109,10 +109,10 @@ def test_scores_are_those_of_the_hosts_selectors(
 def test_bounds_in_8_bits_are_bounds(
     shape: KvGeometry, value_type: str, spread: int, seed: int
 ) -> None:
-    """For channels that differ by many orders of magnitude: each stored bound is on the outer side
-    of the exact one, so no block's score is below the true bound, both in float64; the kernel's own
-    score is below it by at most its float32 rounding. The stored value is, to the bit, what the
-    host rounds to, in whatever pieces the tokens came."""
+    """Even where channels differ by many orders of magnitude, each stored bound lies outside the
+    exact one: in float64, no block's score is below the true bound. The kernel's own score is below
+    it by at most its float32 rounding. Stored values equal the host's to the bit, in whatever
+    pieces the tokens come."""
     random = np.random.default_rng(seed)
     _, heads, tokens, dim = shape.block_shape()
     size = random.standard_normal((5, heads, tokens, dim)) * 2.0 ** random.integers(
@@ -173,7 +173,7 @@ SCORES = st.lists(
 def test_the_best_are_those_that_the_host_selects(
     values: list[float], top: int, runners_up: int, sinks: int, window: int, short: int
 ) -> None:
-    """With ties, infinities and NaN, and sessions shorter than sinks and window; runners-up are the
+    """With ties, infinities and NaN, and sessions shorter than sinks and window. Runners-up are the
     blocks that a larger selection would add; levels equal the host's."""
     given_scores = np.array([values, values[::-1]], np.float32)
     lengths = [len(values), max(0, len(values) - short)]
@@ -204,7 +204,7 @@ def test_the_best_are_those_that_the_host_selects(
 
 
 def test_a_session_of_too_many_blocks_is_refused() -> None:
-    """One line with the fix, and not a kernel that does not fit."""
+    """The refusal is one line with the fix, not a kernel that does not fit."""
     many = torch.zeros((1, scores.BLOCKS_MAX + 1))
     with pytest.raises(BadInput, match="use at most 32768"):
         scores.best(many, whole(1), 1, 0, 0, 0, torch.zeros(1), torch.ones(1))
@@ -212,8 +212,8 @@ def test_a_session_of_too_many_blocks_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["quest", "quest8", "mean_key"])
 def test_a_batch_selects_on_the_device_what_each_session_selects_on_the_host(kind: str) -> None:
-    """Through writes, appends, a growing table and forks: the host's selector gets the same keys,
-    and the decoder's rule is applied to its scores. The hint is the host's too."""
+    """Through writes, appends, a growing table and forks, the host's selector gets the same keys,
+    and the decoder's rule is applied to its scores. The hint equals the host's too."""
     shape = shape_of(2, 2, 16, 24)
     make = selectors_of("triton", "cpu")
     drawn = np.random.default_rng(5)

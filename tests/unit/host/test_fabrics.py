@@ -190,7 +190,7 @@ def test_silence_ends(serve: Callable[[Answer], ZmqDriver], monkeypatch: Any) ->
 
 
 def hand_out(path: Path, said: bytes, fds: list[int]) -> threading.Thread:
-    """Run a daemon's hand-out socket that sends `said` to one host."""
+    """Start a daemon's hand-out socket that sends `said` to one host."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()

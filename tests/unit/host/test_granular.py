@@ -1,8 +1,8 @@
 """Does a host that reads granules get the same as with whole blocks, however it appends, writes,
 closes and reopens?
 
-Both are over a plain tier: a dictionary of whole blocks, and sessions whose chunks are named by
-their whole prefix. Random hosts use it; the model is the bytes of each granule's identity.
+Both run over a plain tier: a dictionary of whole blocks, and sessions whose chunks are named by
+their whole prefix. Hosts act at random; the model is the bytes of each granule's identity.
 """
 
 import errno
@@ -27,7 +27,7 @@ TEXTS = 3
 
 
 def granule(identity: bytes, layer: int) -> NDArray[np.uint8]:
-    """The bytes that this host computes for it."""
+    """Return the granule that this host computes."""
     made = hashlib.blake2b(identity, digest_size=BYTES, person=bytes([layer])).digest()
     return np.frombuffer(made, np.uint8)
 
@@ -38,7 +38,7 @@ def identity(text: int, ordinal: int) -> bytes:
 
 
 class PlainTier(Driver):
-    """Sessions and driver in one: blocks are whole, and are here once their put has ended."""
+    """Sessions and driver in one: blocks are whole, and are resident once their put has ended."""
 
     demand_max, calls_max, dilation, granule_count = 64, 4, 1, GRANULES
     hints = (0, 1, 16)
@@ -113,7 +113,7 @@ class PlainTier(Driver):
 
 
 class Host:
-    """A host in granules over the tier, and its knowledge of its one session."""
+    """A host that reads granules over the tier, and what it knows of its one session."""
 
     def __init__(self, tier: PlainTier) -> None:
         self.tier: Any = tier
@@ -152,7 +152,8 @@ class Host:
         assert len(self.fabric.put_end(put)) == len(ordinals)
 
     def read(self, layer: int, ordinals: list[int], failed: int) -> None:
-        """Every granule that arrives is right; as many are missing as the model says."""
+        """Check that every granule that arrives is right, and that as many are missing as the model
+        says."""
         rows = np.arange(len(ordinals), dtype=np.uint32)[::-1].copy()
         target = np.zeros((len(ordinals), BYTES + 3), np.uint8)
         self.step += 1
@@ -192,8 +193,8 @@ OPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(OPS)
 def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> None:
-    """Do all written granules arrive at every time: buffered, in flight, at the tier, or from an
-    earlier session; and does a call that exceeds the fabric's room change nothing?"""
+    """All written granules arrive, whether buffered, in flight, at the tier, or from an earlier
+    session. A call that exceeds the fabric's room changes nothing."""
     tier = PlainTier()
     host = Host(tier)
     for what, number, more in ops:
@@ -220,7 +221,7 @@ def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> 
 
 
 def test_a_put_that_fails_is_told_and_not_kept() -> None:
-    """The caller that completes the block gets the error; an absent block is a miss, never other
+    """The caller that completes the block gets the error. An absent block is a miss, never other
     bytes."""
     tier = PlainTier()
     host = Host(tier)
@@ -237,8 +238,8 @@ def test_a_put_that_fails_is_told_and_not_kept() -> None:
 
 
 def test_counts_are_of_whole_blocks() -> None:
-    """A session in granules has as many blocks as they touch at least; and a daemon with another
-    block size is refused."""
+    """A session of granules has at least as many blocks as they touch. A daemon with another block
+    size is refused."""
     tier: Any = PlainTier()
     Host(tier)
     assert tier.opened == {"select_blocks": 2, "sink_blocks": 1, "window_blocks": 1, "step_ns": 0}

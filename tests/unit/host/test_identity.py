@@ -20,12 +20,12 @@ from offstage.host.model.identity import (
     process_began_ns,
 )
 
-TICK_S = 0.02  # of the clock that files are stamped by, and more
+TICK_S = 0.02  # longer than a tick of the clock that stamps files
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, in which files count as settled at once, and small pieces."""
+    """An empty cache in which files count as settled at once and pieces are small."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(identity, "SETTLED_NS", -1)
     monkeypatch.setattr(identity, "PIECE_BYTES", 1 << 12)
@@ -45,8 +45,8 @@ def digest(folder: Path) -> str:
 
 
 def test_equal_bytes_are_equal_and_other_bytes_are_not(tmp_path: Path) -> None:
-    """Do a copy, other names of the shards and a touch leave the digest, and does one bit of a
-    weight, of the configuration or of an adapter's configuration change it?"""
+    """A copy, renamed shards and a touch keep the digest. A change of the weights, the
+    configuration or an adapter's configuration changes it."""
     model = model_of(tmp_path / "a")
     first = digest(model)
     copy = Path(shutil.copytree(model, tmp_path / "b"))
@@ -63,8 +63,8 @@ def test_equal_bytes_are_equal_and_other_bytes_are_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["in place", "replaced", "swapped under the cache"])
 def test_a_change_with_equal_size_and_mtime_is_seen(how: str, tmp_path: Path, cache: Path) -> None:
-    """Is a file of the same name, size and mtime but other bytes another model: written in place,
-    put in its place by a copy that keeps times, and even where the cache knows its stamp?"""
+    """Other bytes under the same name, size and mtime are another model: written in place, copied
+    over it with its times, or swapped so that the cache knows the stamp."""
     model = model_of(tmp_path / "a")
     file, before = model / "model.safetensors", digest(model)
     found = file.stat()
@@ -76,7 +76,7 @@ def test_a_change_with_equal_size_and_mtime_is_seen(how: str, tmp_path: Path, ca
         shutil.copy(other, file.with_suffix(".new"))
         file.with_suffix(".new").replace(file)
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    if how.startswith("swapped"):  # what was kept of the former, under the stamp of this one
+    if how.startswith("swapped"):  # the old file's cache entry, under the new file's stamp
         kept = {len(one.read_text()): one for one in cache.iterdir() if one.stat().st_size}
         digest(model)
         fresh = max(cache.iterdir(), key=lambda one: one.stat().st_mtime_ns)
@@ -86,8 +86,8 @@ def test_a_change_with_equal_size_and_mtime_is_seen(how: str, tmp_path: Path, ca
 
 
 def test_files_are_read_once_and_checked_by_a_piece_each(tmp_path: Path, cache: Path) -> None:
-    """Is a second digest read from the cache except for one piece, also after a broken entry, with
-    a cache that others can write, or without one; and is a recently changed file not cached?"""
+    """A second digest reads one piece and the cache, also after a broken entry, with a cache that
+    others can write, or without one. A recently changed file is not cached."""
     model = model_of(tmp_path / "a")
     first, again = (digest_of(files_of(str(model))) for _ in range(2))
     assert first.read_bytes == first.size_bytes and again.digest == first.digest
@@ -103,7 +103,7 @@ def test_files_are_read_once_and_checked_by_a_piece_each(tmp_path: Path, cache: 
 def test_what_changed_a_moment_ago_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is it read in full the next time, since a second change could have the same stamp?"""
+    """It is read in full the next time, since a second change could have the same stamp."""
     monkeypatch.setattr(identity, "SETTLED_NS", 3600 * 10**9)
     model = model_of(tmp_path / "a")
     for _ in range(2):
@@ -112,8 +112,8 @@ def test_what_changed_a_moment_ago_is_not_kept(
 
 
 def test_a_hubs_name_leads_to_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do a Hub's name, also with a revision, one of its files and the folder itself have one
-    content?"""
+    """A Hub name, with or without a revision, one of its files and the folder itself have one
+    content."""
     hub = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
     folder = model_of(hub / "models--org--m/snapshots/abc")
@@ -128,8 +128,8 @@ def test_a_hubs_name_leads_to_its_snapshot(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
-    """Is KV of absent weights refused without `weights_id`, and does the line have everything that
-    determines KV?"""
+    """KV of absent weights is refused without `weights_id`, and the line has all that determines
+    KV."""
     with pytest.raises(BadInput, match="weights_id") as told:
         identity_of("org/nowhere", {})
     assert "\n" not in str(told.value)
@@ -145,8 +145,8 @@ def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["written", "renamed", "linked"])
 def test_weights_that_changed_after_the_start_are_refused(how: str, tmp_path: Path) -> None:
-    """Whether the file was written, or an older folder or a link to one replaced it: a program that
-    may have loaded other weights does not share."""
+    """A file was written, or an older folder or a link to one replaced it: a program that may have
+    loaded other weights does not share."""
     model = model_of(tmp_path / "a")
     if how == "linked":
         (tmp_path / "model").symlink_to(model)
@@ -169,7 +169,7 @@ def test_weights_that_changed_after_the_start_are_refused(how: str, tmp_path: Pa
 
 
 def test_a_process_knows_when_it_began() -> None:
-    """Is it before now, and not long before this test's run?"""
+    """The time is in the past, and not long before this test's run."""
     assert 0 < time.time_ns() - process_began_ns() < 86_400 * 10**9
 
 
@@ -185,7 +185,7 @@ def adapter_files(folder: Path, fill: int) -> Path:
 
 
 def test_an_adapter_is_its_files(tmp_path: Path) -> None:
-    """Are equal files one adapter under any name, and different files another?"""
+    """Equal files are one adapter under any name; different files are another."""
     one, two = adapter_files(tmp_path / "1", 1), adapter_files(tmp_path / "2", 2)
     same = Path(shutil.copytree(one, tmp_path / "3"))
     held = Adapters(time.time_ns() + 10**9)
@@ -198,8 +198,8 @@ def test_an_adapter_is_its_files(tmp_path: Path) -> None:
 def test_an_adapter_that_changes_under_its_number_is_not_shared(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """vLLM may keep the loaded adapter or reload it, without notice. Is the adapter excluded from
-    then on, with one line in the log, and are those of other numbers not?"""
+    """vLLM may keep the loaded adapter or reload it without notice, so the adapter is excluded from
+    then on, with one line in the log. Adapters with other numbers are not."""
     path, other = adapter_files(tmp_path / "1", 1), adapter_files(tmp_path / "2", 2)
     held = Adapters(time.time_ns() + 10**9)
     assert held.of(adapter(path)) is not None

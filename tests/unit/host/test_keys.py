@@ -32,14 +32,14 @@ def identities(count: int, seed: int = 0) -> list[int]:
 
 
 def pooled(queries: Floats) -> Floats:
-    """The mean query of demo's heads, in KV head 0's order of channels."""
+    """Return the mean query of demo's heads, in KV head 0's order of channels."""
     aligned = np.concatenate([queries[:4], np.roll(queries[4:], -32, axis=1)])
     result: Floats = aligned.mean(axis=0)
     return result
 
 
 def true_scores(embeddings: Floats, stream: QueryStream, steps: int) -> Floats:
-    """q.e as attention's logit, float32 `[steps, blocks]`."""
+    """Return q.e as attention's logit, float32 `[steps, blocks]`."""
     queries = [pooled(stream.next(step, len(embeddings))) for step in range(steps)]
     result: Floats = np.stack(queries) @ embeddings.T
     return result / np.float32(math.sqrt(64))
@@ -53,7 +53,7 @@ POOLS = KvPools(7, DEMO)
 def test_a_chunk_has_the_same_bytes_in_any_company(
     data: st.DataObject, layer: int, count: int
 ) -> None:
-    """Asked for in any order, alone or among others, from another object, into a buffer."""
+    """In any order, alone or among others, from another object, or into a buffer."""
     names = identities(count, count)
     whole = POOLS.blocks(layer, names, np.arange(count))
     order = data.draw(st.permutations(range(count)))[: data.draw(st.integers(1, count))]
@@ -97,8 +97,8 @@ def test_static_is_a_heavy_tail_and_the_rest_is_normal() -> None:
 
 
 def test_queries_depend_on_their_counter_alone() -> None:
-    """Same session and layer, same queries; another session, type of name, layer or seed: others.
-    Asking for other streams in between changes nothing."""
+    """The same session and layer give the same queries; another session, type of name, layer or
+    seed gives others. Reading other streams in between changes nothing."""
     params = TABLE["retrieval", "middle"].params
     names: list[tuple[int, int | str, int]]
     names = [(1, "a", 0), (1, "b", 0), (1, "a", 1), (2, "a", 0), (1, 3, 0), (1, "3", 0)]
@@ -127,8 +127,8 @@ def test_scores_forget_at_the_rate_of_tau(tau: float) -> None:
 
 
 def test_windows_of_the_prefill_follow_the_same_law() -> None:
-    """Backwards from step 0, a block apart: correlation as of steps forwards, bursts included, and
-    the newest next to step 0. Means over 12 streams."""
+    """Windows go backwards from step 0, a block apart: they correlate as steps do forwards, bursts
+    included, with the newest next to step 0. Means over 12 streams."""
     embeddings = POOLS.embeddings(0, identities(400), np.arange(400))
     params = replace(NOTHING, tau_slow=200.0, burst=1 / 64)
     near, apart = 0.0, 0.0
@@ -139,13 +139,13 @@ def test_windows_of_the_prefill_follow_the_same_law() -> None:
         together = np.corrcoef(scores)
         near += together[-1, -2] / 12
         apart += np.diagonal(together[:-1, :-1], 1).mean() / 12
-    forgotten = (1 - 1 / 128) ** 64  # the mean of what bursts leave, a half of it each
+    forgotten = (1 - 1 / 128) ** 64  # the mean that bursts leave, half of it each
     assert near == pytest.approx(math.exp(-1 / 200), abs=0.05)
     assert apart == pytest.approx(math.exp(-64 / 200) * forgotten, abs=0.1)
 
 
 def test_overlap_grows_with_tau_and_a_burst_breaks_it() -> None:
-    """Quest's top 32 of 1,024 real blocks, one step to the next."""
+    """The overlap is that of Quest's top 32 of 1,024 real blocks from one step to the next."""
     quest = SELECTORS["quest"](DEMO)
     quest.write(0, POOLS.keys(1, identities(1024), np.arange(1024)))
 
@@ -166,7 +166,7 @@ def test_overlap_grows_with_tau_and_a_burst_breaks_it() -> None:
 @settings(deadline=None)
 @given(length=st.integers(1, CONTEXT_TOKENS_MAX // 64))
 def test_recency_is_exponential_in_the_distance_to_the_newest_block(length: int) -> None:
-    """With float16's rounding, at any length, across the segments' borders."""
+    """Holds within float16's rounding, at any length, across segment borders."""
     ordinals = np.unique(np.linspace(0, length - 1, 200, dtype=np.int64))
     base = NOTHING, replace(NOTHING, recency=3.0)
     streams = [QueryStream(1, 0, 0, params, DEMO) for params in base]
@@ -176,12 +176,13 @@ def test_recency_is_exponential_in_the_distance_to_the_newest_block(length: int)
     measured = mean_keys @ (some - none) / math.sqrt(64)
     expected = 3.0 * np.exp(-(length - 1 - ordinals) * 64 / 2048)
     np.testing.assert_allclose(measured, expected, rtol=2e-3, atol=1e-6)
-    # At most e^8 in a segment, times the gain: what lies ahead of the context has no factor.
+    # At most e^8 in a segment, times the gain: blocks ahead of the context have no factor.
     assert np.abs(some).max() <= 3.0 * math.exp(8) * math.sqrt(64) * 1.001
 
 
 def lru_miss(selections: list[set[int]], buffer_blocks: int, warm_steps: int) -> float:
-    """Share of selected blocks that an LRU buffer lacks; the step's own blocks are used last."""
+    """Return the share of selected blocks that an LRU buffer lacks; a step's own blocks are used
+    last."""
     buffer: OrderedDict[int, None] = OrderedDict()
     missed = asked = 0
     for step, chosen in enumerate(selections):
@@ -197,8 +198,8 @@ def lru_miss(selections: list[set[int]], buffer_blocks: int, warm_steps: int) ->
 
 
 def drive(name: str, params: ProcessParams, seed: int) -> tuple[list[set[int]], float]:
-    """Top 32 of 2,048 real blocks over 260 steps by selector `name`, and the mean share of them
-    that is also in the top 32 of the exact scores."""
+    """Select the top 32 of 2,048 real blocks over 260 steps with selector `name`. Return the
+    selections and the mean share of them that is also in the top 32 of the exact scores."""
     names = identities(2048, seed)
     pools = KvPools(seed, DEMO)
     embeddings = pools.embeddings(0, names, np.arange(2048))
@@ -221,8 +222,7 @@ def test_real_selections_follow_the_fitted_process_and_its_anchors(
     """The middle band's process. Selections made from keys are those of the exact scores but for a
     few, and repeat and miss as HiSparse's do (arXiv:2608.07009): LRU misses .300, .134 and .067 at
     k, 2k and 4k. The anchors are of tokens, not blocks. One seed's standard deviation is .018, .015
-    and .013 (16 seeds), so the mean of six is good to about .02.
-    """
+    and .013 (16 seeds), so the mean of six is good to about .02."""
     params = TABLE["retrieval", "middle"].params
     agreement, misses, repeats = [], [], []
     for seed in range(6):
@@ -255,8 +255,8 @@ def test_what_the_construction_cannot_hold_is_refused() -> None:
 
 
 def test_a_latent_is_its_key() -> None:
-    """Is a latent block the key itself, and does its product with a query of its width follow the
-    process's score?"""
+    """A latent block is the key itself, and its product with a query of its width follows the
+    process's score."""
     kind = geometry("tiny-mla")
     pools, names = KvPools(7, kind), identities(60)
     blocks = pools.blocks(2, names, np.arange(60))

@@ -1,5 +1,5 @@
-"""Does every member learn of sessions that ended, and of blocks to delete, even one that was
-away?"""
+"""Does every member, even one that was away, learn of sessions that ended and of blocks to
+delete?"""
 
 import pytest
 from pod_memory import CHUNKS, LAYERS, NUMBERS, World
@@ -7,8 +7,8 @@ from pod_memory import CHUNKS, LAYERS, NUMBERS, World
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_close_during_an_outage_is_repeated_after_it(keep: bool) -> None:
-    """Is a session that was closed while its member was away closed there once, by a turn of
-    upkeep, with its `keep` as given? A close that was carried out but whose answer was lost does
+    """A session that was closed while its member was away is closed there once, by a turn of
+    upkeep, with its `keep` as given. A close that was carried out but whose answer was lost does
     not make the member suspect."""
     world = World(2)
     world.write(*NUMBERS)
@@ -39,8 +39,8 @@ def _blocks(world: World) -> int:
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("turns", [4, 6, 8, 60])
 def test_a_delete_reaches_every_member_with_the_data(turns: int, read: bool) -> None:
-    """Is a session's data deleted at its former home and where it was moved, even during the move,
-    while data that another session reads stays until that one is deleted too?"""
+    """A session's data is deleted at its former home and where it was moved, even during the move.
+    Data that another session reads stays until that session is deleted too."""
     world = World(3)
     world.write(*NUMBERS)
     world.write(*range(100, 120))
@@ -58,7 +58,7 @@ def test_a_delete_reaches_every_member_with_the_data(turns: int, read: bool) -> 
 
 
 def test_a_delete_reaches_the_copies() -> None:
-    """And its home learns that the copies are gone."""
+    """The home also learns that the copies are gone."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]
@@ -76,8 +76,7 @@ def test_a_delete_reaches_the_copies() -> None:
 
 
 def test_a_delete_is_repeated_at_the_next_incarnation_of_a_member() -> None:
-    """The member died with its store before it learned of a deletion: does the next login repeat
-    it?"""
+    """The member died with its store before it learned of a deletion; the next login repeats it."""
     world = World(2)
     world.write(*NUMBERS)
     session, _ = world.opened(*NUMBERS)

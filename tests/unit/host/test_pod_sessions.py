@@ -1,4 +1,4 @@
-"""Are shards named and placed so that shared ones are found, also without a member?"""
+"""Are shards named and placed so that shared ones are found, even when a member is missing?"""
 
 import dataclasses
 import errno
@@ -27,8 +27,8 @@ LAYERS = 2
 
 
 class Daemon:
-    """The control connection and the fabric of a daemon that stores what it gets. `silent`: it
-    answers nothing; `broken`: its connection ends at the next put; `later`: after that; `slow`: it
+    """The control connection and fabric of a daemon that stores what it gets. `silent`: it answers
+    nothing; `broken`: its connection ends at the next put; `later`: after that; `slow`: it
     acknowledges no put in time; `fenced`: its lease is not confirmed; `refuses`: its answer."""
 
     payload_size_bytes, demand_max, calls_max, dilation = 64, 64, 2, 1
@@ -132,8 +132,8 @@ def names(sessions: PodSessions, session: int) -> list[bytes]:
 
 
 def test_a_shard_is_named_by_all_before_it() -> None:
-    """Sessions with one prefix share whole shards and the beginning of the next; after other
-    chunks the same ones are another shard. In a daemon a shard's chain begins with its name."""
+    """Sessions with one prefix share whole shards and the beginning of the next; the same chunks
+    after other chunks are another shard. In a daemon a shard's chain begins with its name."""
     sessions, daemons = pod("up", "up", "up")
     opened = [sessions.session_open(select_blocks=8) for _ in range(3)]
     prefix = (1, 2, 3, 4, 5)
@@ -198,7 +198,7 @@ def test_a_silent_member_loses_its_shards_and_no_others() -> None:
 
 
 def test_a_drained_member_serves_what_it_alone_stores() -> None:
-    """Blocks that it alone stores are read there; new ones go to other members."""
+    """Blocks that only it stores are read there; new ones go to other members."""
     sessions, daemons = pod("up", "draining")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
     all_up, _ = pod("up", "up")
@@ -245,8 +245,8 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
 
 
 def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight() -> None:
-    """Its control connection reports it lost: are the calls in flight put at another member or at
-    its new incarnation, and is nothing read from the earlier one?"""
+    """Its control connection reports it lost: the calls in flight are put at another member or at
+    its new incarnation, and nothing is read from the earlier one."""
     sessions, daemons = pod("up", "up")
     for one in daemons:
         one.calls_max = 16
@@ -268,7 +268,7 @@ def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight()
 
 
 def test_an_unaccepted_put_ends() -> None:
-    """If the only member does not acknowledge it: is that an error rather than an endless wait?"""
+    """If the only member does not acknowledge a put, it ends in an error, not an endless wait."""
     sessions, daemons = pod("up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(1, 2, 3))
@@ -304,8 +304,7 @@ def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> 
 
 
 def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
-    """Sessions of shards that moved to other members are closed at the slow one once it is used
-    again."""
+    """Sessions of shards that moved away are closed at the slow member once it is used again."""
     sessions, daemons = pod("up", "up")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
     sessions.append(old, chunks(*range(1, 41)))
@@ -321,8 +320,7 @@ def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
 
 
 def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suspected member is used again after it has answered a probe, not because time has
-    passed."""
+    """A suspected member is used again after it answers a probe, not because time has passed."""
     sessions, daemons = pod("up", "up")
     now_ns = [10**9]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
@@ -338,7 +336,7 @@ def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
     """Every connection of the tenant from an earlier map is dropped, even if another member already
-    has one from the newer map; another tenant's stays."""
+    has one from the newer map. Another tenant's stays."""
     sessions, _ = pod("up", "up", "up")
     for one, tenant in zip(sessions.members, ("red", "red", "blue"), strict=True):
         one.tenant, one.epoch = tenant, 1
@@ -364,8 +362,8 @@ def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
 
 
 def test_a_host_does_not_follow_a_map_that_went_back() -> None:
-    """Nor a much newer one that does not descend from the map it saw; it reports that, and follows
-    when an operator has accepted the map."""
+    """Nor a much newer map that does not descend from the one it saw. It reports that, and follows
+    once an operator has accepted the map."""
     sessions, _ = pod("up", "up")
     kept = Kept(sessions)
     fabric, login = PodFabric(sessions), lambda *_: None
@@ -400,7 +398,7 @@ class Kept:
 
 def test_a_host_follows_the_map() -> None:
     """A joining member takes its shards, a removed one gets no requests, a returning one gets a new
-    login and the registered memory; a drained one gets nothing new."""
+    login and the registered memory, and a drained one gets nothing new."""
     sessions, daemons = pod("up", "up")
     fabric = PodFabric(sessions)
     landing = np.zeros((2, 64), np.uint8)

@@ -21,8 +21,8 @@ from offstage.host.pod.upkeep import in_messages
 
 
 def test_a_joining_member_receives_only_requested_shards() -> None:
-    """Are shards read at the former home at once, without a miss, and at the new one once all of a
-    shard is there? Only requested shards whose home changed are moved."""
+    """Shards are read at the former home at once, without a miss, and at the new one once all of a
+    shard is there. Only requested shards whose home changed are moved."""
     world = World(3)
     names = world.write(*NUMBERS)
     world.write(*range(100, 140))
@@ -45,7 +45,7 @@ def test_a_joining_member_receives_only_requested_shards() -> None:
 
 
 def test_sessions_that_part_in_a_shard_come_home_each_with_its_own() -> None:
-    """For shards of one name and different tails: the common part is moved once, and neither is
+    """Of shards with one name and different tails, the common part is moved once, and neither is
     read at home before its own tail is there."""
     world = World(2)
     tails = [(1, 2, 3, 4), (1, 2, 5, 6)], [(7, 8, 9, 10), (7, 8, 11, 12)]
@@ -75,8 +75,9 @@ def test_what_was_asked_by_a_session_that_is_gone_is_brought_too() -> None:
 
 @pytest.mark.parametrize("fault", ["full", "broken", "loses"])
 def test_a_move_that_fails_costs_no_block(fault: str) -> None:
-    """If the new home refuses a session, or the former home ends or loses blocks: what can be read
-    is right, nothing is read at a home that lacks part of it, and no session is left open."""
+    """Where the new home refuses a session, or the former home ends or loses blocks: all blocks
+    read are right, none is read at a home that lacks part of a shard, and no session is left
+    open."""
     world = World(3)
     world.write(*NUMBERS)
     world.join(3)
@@ -102,13 +103,13 @@ TABLE = set(re.findall(r"    (\w+) +-> (\w+)  ", moves.__doc__ or ""))
 def test_a_move_changes_its_state_as_the_table_says(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in no other way, whatever fails; without faults every transition of the table is taken,
-    except for a batch of which nothing arrived."""
+    """And in no other way, whatever fails. Without faults a move takes every transition of the
+    table except that for a batch of which nothing arrived."""
     seen = set()
 
     class Watched(Move):
         def __setattr__(self, name: str, value: Any) -> None:
-            if name == "state" and hasattr(self, "batches"):  # made, and not being made
+            if name == "state" and hasattr(self, "batches"):  # constructed, not under construction
                 seen.add((self.state.name, value.name))
             super().__setattr__(name, value)
 
@@ -127,9 +128,9 @@ def test_a_move_changes_its_state_as_the_table_says(
 
 
 def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
-    """A home that answers nothing delays the decode loop by one request, however many shards were
-    to be moved there, and sessions that it could not close are closed when it is back; a full one
-    is not suspected."""
+    """A home that answers nothing delays the decode loop by one request, however many shards should
+    move there. Sessions that it could not close are closed when it is back. A full one is not
+    suspected."""
     world = World(3)
     world.write(*NUMBERS)
     world.join(3)
@@ -158,8 +159,8 @@ NEWS = st.builds(
 
 @given(st.lists(NEWS, max_size=40), st.integers(4096, 1 << 15))
 def test_reports_are_split_by_their_bytes(reports: list[ShardReport], bytes_max: int) -> None:
-    """Everything is said once and in order, and contents alone are left out, where one of them is
-    longer than a message; no message is, and there is one also where there are no reports."""
+    """Every report is sent once and in order. No message is too long: only contents longer than one
+    are left out. One message is sent even without reports."""
     messages = list(in_messages(reports, bytes_max))
     tally = Tally(*[2**62] * 4)
     for some in messages:
@@ -179,7 +180,9 @@ def test_many_contents_are_told_in_several_messages() -> None:
     home.limits.message_size_bytes_max = 4096
     sessions = [world.opened(*range(first, first + 40))[0] for first in range(1, 200, 40)]
     for session in sessions:
-        world.sessions.set_generating(session, True)  # so each is pinned, and its home wants it
+        world.sessions.set_generating(
+            session, True
+        )  # so that each is pinned and wanted by its home
     world.pass_time(20)
     told = home.told
     world.pass_time(20)
@@ -206,8 +209,8 @@ def test_state_of_an_earlier_incarnation_is_forgotten() -> None:
 
 
 def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
-    """The host last read a shard at a member that is lost by now: is the home's request for a copy
-    ignored?"""
+    """If the member where the host last read a shard is lost, the home's request for a copy is
+    ignored."""
     world = World(3, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     shard = world.sessions.recent[name]
@@ -220,8 +223,8 @@ def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
 
 
 def test_a_hot_shard_is_read_at_copies_and_they_go_when_it_cools() -> None:
-    """Six sessions of one shard: copies are made and read, with the right bytes; when demand ends,
-    they are deleted at their members, while the home keeps its own."""
+    """Six sessions share a shard: copies are made and read, with the right bytes. When demand ends,
+    the copies are deleted at their members, while the home keeps its own."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]
@@ -244,7 +247,7 @@ def test_a_hot_shard_is_read_at_copies_and_they_go_when_it_cools() -> None:
 
 
 def test_a_session_changes_its_place_only_between_calls() -> None:
-    """A fetch in flight ends at the place where it began, even if the shard has arrived at home."""
+    """A fetch ends at the place where it began, even if the shard has meanwhile arrived at home."""
     world = World(2)
     world.write(*NUMBERS)
     world.join(2)

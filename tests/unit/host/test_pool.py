@@ -1,4 +1,4 @@
-"""Does the pool agree, call by call, with a plain dict that keeps an ordered list of victims?"""
+"""Does the pool agree, call by call, with a plain dict and an ordered list of victims?"""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SHAPE = geometry("tiny")
 
 
 class PlainPool:
-    """The model: the resident blocks, the pinned ones, and the rest in the order their pins
+    """The model: the resident blocks, the pinned ones, and the others in the order their pins
     ended."""
 
     def __init__(self, size: int) -> None:
@@ -77,7 +77,7 @@ CALLS = st.lists(
 
 
 def apply(pool: HbmPool, model: PlainPool, call: str, key: Key, ordinals: list[int]) -> None:
-    """One call on both; the bytes of a new block name its owner."""
+    """Make one call on both; the bytes of a new block name its owner."""
     if call == "allocate":
         try:
             indices = pool.allocate(*key, ordinals)
@@ -104,8 +104,8 @@ def apply(pool: HbmPool, model: PlainPool, call: str, key: Key, ordinals: list[i
 @settings(max_examples=200, deadline=None)
 @given(calls=CALLS, size=st.integers(1, 14))
 def test_pool_agrees_with_a_plain_model(calls: list[tuple[str, Key, list[int]]], size: int) -> None:
-    """Resident blocks, their eviction order and the free space always equal the model's. No row is
-    given to two blocks, and a refused call changes nothing."""
+    """Resident blocks, eviction order and free space always equal the model's. No row is given to
+    two blocks, and a refused call changes nothing."""
     pool, model = HbmPool(SHAPE, size), PlainPool(size)
     for call, key, ordinals in calls:
         apply(pool, model, call, key, ordinals)
@@ -124,8 +124,8 @@ def test_least_recently_selected_block_leaves_first_and_pinned_ones_never() -> N
     pool = HbmPool(SHAPE, 4)
     pool.allocate("a", 0, [0, 1, 2, 3])
     pool.pin("a", 0, [0])
-    pool.hold("a", 0, [2])  # 1 and 3 rest since now
-    pool.release("a", 0)  # 2 rests since now
+    pool.hold("a", 0, [2])  # unpins 1 and 3
+    pool.release("a", 0)  # unpins 2
     pool.allocate("b", 0, [0])
     assert pool.resident("a", 0).tolist() == [0, 2, 3]
     pool.allocate("b", 0, [1, 2])
@@ -138,7 +138,7 @@ def test_least_recently_selected_block_leaves_first_and_pinned_ones_never() -> N
 
 
 def test_a_call_that_names_resident_blocks_counts_them_as_taken() -> None:
-    """Three idle blocks, one of them requested again: three new ones with it do not fit."""
+    """With three idle blocks, one of them requested again, three new ones do not fit."""
     pool = HbmPool(SHAPE, 3)
     pool.allocate("a", 0, [0, 1, 2])
     pool.release("a", 0)
@@ -150,7 +150,7 @@ def test_a_call_that_names_resident_blocks_counts_them_as_taken() -> None:
 
 
 def test_a_long_run_keeps_its_queue_bounded() -> None:
-    """5,000 steps over a pool far smaller than the session end with every block accounted for."""
+    """After 5,000 steps over a pool far smaller than the session, every block is accounted for."""
     pool = HbmPool(SHAPE, 32)
     random = np.random.default_rng(1)
     for _ in range(5_000):

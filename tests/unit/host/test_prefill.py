@@ -14,7 +14,7 @@ from offstage.testbeds.workloads.selections.process import layer_entries
 
 
 class Counted:
-    """A source that tracks each block that it made until it is released."""
+    """A source that tracks each block from when it is made until it is released."""
 
     def __init__(self) -> None:
         shape = geometry("tiny")
@@ -45,7 +45,7 @@ class Counted:
 
 @pytest.mark.parametrize("chunks", [3 * BATCH_BLOCKS, 12 * BATCH_BLOCKS])
 def test_blocks_that_are_held_do_not_grow_with_the_context(chunks: int) -> None:
-    """Counted at two lengths: at most two batches of blocks exist at once."""
+    """At two lengths, at most two batches of blocks exist at once."""
     source, written = Counted(), 0
 
     def write(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:

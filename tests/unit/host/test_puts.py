@@ -1,4 +1,4 @@
-"""Are as many blocks written concurrently as the fabric accepts, and is no failed one ignored?"""
+"""Are as many blocks written concurrently as the fabric accepts, and is every failure reported?"""
 
 import errno
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from offstage.host.model.models import geometry
 
 
 class Puts:
-    """A fabric that takes `calls_max` puts; the layers in `refused` end with that error."""
+    """A fabric that takes `calls_max` puts; puts of the layers in `refused` end with that error."""
 
     def __init__(self, calls_max: int, refused: dict[int, int] | None = None) -> None:
         self.calls_max, self.refused = calls_max, refused or {}
@@ -51,7 +51,7 @@ def write(fabric: Any, count: int) -> None:
 
 
 def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
-    """All of five if there is room; with room for two the oldest ends before the third begins."""
+    """All of five if there is room; with room for two, the oldest ends before the third begins."""
     roomy, narrow = Puts(8), Puts(2)
     write(roomy, 5)
     write(narrow, 3)
@@ -71,7 +71,7 @@ def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
 def test_a_refused_block_is_an_error_and_nothing_stays_in_flight(
     code: int, error: type[Exception]
 ) -> None:
-    """The error names the first layer that failed, and all begun puts have ended by then."""
+    """The error names the first layer that failed, and by then all puts have ended."""
     fabric = Puts(2, {1: code, 3: errno.EIO})
     with pytest.raises(error, match="1 of 2 blocks") as raised:
         write(fabric, 4)
@@ -82,7 +82,7 @@ def test_a_refused_block_is_an_error_and_nothing_stays_in_flight(
 def test_a_full_tail_block_is_written_in_all_layers_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each layer's own bytes, none waited for before the last is begun, and all counted."""
+    """Each layer's own bytes are written and counted; all puts begin before the first wait."""
     shape = geometry("tiny")
     count, size = shape.layer_count, shape.block_bytes(0)
     fabric: Any = Puts(64)

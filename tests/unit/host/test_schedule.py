@@ -61,7 +61,7 @@ def test_no_session_begins_without_room_or_a_request(kind: str) -> None:
 
 def test_requests_that_share_what_a_host_holds_begin_first() -> None:
     assert begin("reuse", [[0, 0], [0, 500], [900, 0]], [1000, 1000, 1000]) == Begin(2, 0)
-    # What only a full host holds is worth nothing now.
+    # A prefix that only a full host holds is worth nothing now.
     assert begin("reuse", [[0, 0], [0, 500], [900, 0]], [1000] * 3, room=[False, True]) == Begin(
         1, 1
     )

@@ -1,4 +1,4 @@
-"""Does a host that sends only the scores that the policy accepts change nothing but the bytes?"""
+"""Does sending only the scores that the policy accepts change nothing but the bytes?"""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ BLOCKS, STEPS, PAYLOAD = 96, 24, 4096
 
 
 def taken_in(limits: tuple[int, int, int], scores: list[int]) -> list[int]:
-    """The scores that the core keeps of a step, computed again: of equal ones at the limit the
+    """Recompute the scores that the core keeps of a step: among equal ones at the limit, the
     first."""
     most, _, bits = limits
     order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
@@ -41,8 +41,8 @@ def taken_in(limits: tuple[int, int, int], scores: list[int]) -> list[int]:
 def test_what_comes_is_what_the_core_would_have_kept(
     limits: tuple[int, int, int], step: int, scores: list[int]
 ) -> None:
-    """Whatever the scores, does the core get the same from what was sent as from all; is that never
-    more bytes than all, and no more than the limits where nothing is ambiguous?"""
+    """Whatever the scores, the core gets the same from what was sent as from all of them. That is
+    never more bytes than all, and no more than the limits where nothing is ambiguous."""
     sent = pack(limits, step, np.array(scores, np.uint16))
     if step % limits[1]:
         assert sent.count == 0 and sent.data == b""
@@ -59,7 +59,7 @@ def test_what_comes_is_what_the_core_would_have_kept(
 
 @pytest.mark.parametrize("flags", [0, 2, 6, 14, 15, 1 << 14])
 def test_bytes_that_no_host_packs_are_refused(flags: int) -> None:
-    """Too many best ones, ordinals out of range, sizes that do not fit: one line, no crash."""
+    """Too many best scores, ordinals out of range, sizes that do not fit: one line, no crash."""
     bad = [(4, 5, b"x" * 20), (4, 1, b"\xff" * 4), (8, 2, b"x"), (1 << 23, 0, b""), (4, 0, b"x")]
     for count, best, data in bad:
         with pytest.raises(BadInput, match="scores"):
@@ -67,8 +67,8 @@ def test_bytes_that_no_host_packs_are_refused(flags: int) -> None:
 
 
 def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[str, Any]]:
-    """The ends of a seeded decode in virtual time, and the ledger; `told`: the host knows the
-    limits."""
+    """Return the ends of a seeded decode in virtual time, and the ledger. `told`: the host knows
+    the limits."""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=24,
@@ -104,8 +104,8 @@ def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[st
 
 @pytest.mark.parametrize("hints", [(8, 1, 16), (8, 2, 8), (0, 1, 8), (90, 1, 8), (90, 3, 16)])
 def test_decisions_and_ledger_are_those_of_all_scores(hints: tuple[int, int, int]) -> None:
-    """Is every demand's end and every counter except the bytes the same, whether a host sends all
-    of its scores and the core limits them, or only those that the policy accepts?"""
+    """Every demand's end and every counter except the bytes are the same, whether a host sends all
+    of its scores and the core limits them, or only those that the policy accepts."""
     every, whole = decided(hints, told=False)
     few, limited = decided(hints, told=True)
     assert few == every

@@ -24,7 +24,7 @@ def shape(kv_heads: int, group: int) -> KvGeometry:
 def material(
     kind: KvGeometry, blocks: int, seed: int
 ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float32]]:
-    """Keys `[blocks, kv_heads, tokens, head_dim]` and a query `[q_heads, head_dim]`."""
+    """Return keys `[blocks, kv_heads, tokens, head_dim]` and a query `[q_heads, head_dim]`."""
     random = np.random.default_rng(seed)
     _, kv_heads, tokens, head_dim = kind.block_shape()
     keys = random.standard_normal((blocks, kv_heads, tokens, head_dim)).astype(np.float16)
@@ -34,7 +34,7 @@ def material(
 def dots(
     kind: KvGeometry, keys: npt.NDArray[np.float16], query: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """q.k of every query head and token, `[blocks, q_heads, tokens]`, head by head."""
+    """Return q.k of every query head and token, `[blocks, q_heads, tokens]`, head by head."""
     group = kind.q_heads // keys.shape[1]
     heads = [keys[:, head // group].astype(np.float64) @ query[head] for head in range(len(query))]
     return np.stack(heads, axis=1)
@@ -70,7 +70,8 @@ def test_quest_bounds_every_token_and_mean_key_is_the_mean(
 def test_mass_is_the_attention_that_falls_on_a_block(
     kind: KvGeometry, blocks: int, seed: int
 ) -> None:
-    """The softmax of every head over all tokens, summed in each block; the last block is begun."""
+    """It equals the softmax of every head over all tokens, summed in each block; the last block is
+    partial."""
     keys, query = material(kind, blocks, seed)
     mass = make_selector("mass", kind)
     mass.write(0, keys[:-1])
@@ -110,8 +111,8 @@ def test_the_order_of_writing_does_not_matter(name: str, seed: int, cuts: list[i
 def test_bounds_in_8_bits_are_never_below_the_exact_ones(
     kind: KvGeometry, seed: int, spread: int
 ) -> None:
-    """Of keys of 11 bits and queries of whole numbers float32 sums are exact, so nothing is allowed
-    for rounding; and no score is further off than its bounds' own grids."""
+    """float32 sums are exact for keys of 11 bits and queries of whole numbers, so nothing is
+    allowed for rounding. No score is off by more than its bounds' own grids."""
     keys, _ = material(kind, 20, seed)
     random = np.random.default_rng(seed)
     wide = keys.astype(np.float32) * 2.0 ** random.integers(0, spread // 8 + 1, keys.shape[3])
@@ -135,7 +136,7 @@ SCORES = st.lists(
 def test_a_selection_is_sinks_window_and_the_best_of_the_rest(
     scores: npt.NDArray[np.float32], k: int, sink: int, window: int
 ) -> None:
-    """Against the rule written plainly: sort by score, then by ordinal, and take k."""
+    """It equals the rule written plainly: sort by score, then by ordinal, and take k."""
     length = scores.size
     fixed = {*range(min(sink, length)), *range(max(0, length - window), length)}
     usable = [i for i in range(length) if i not in fixed and scores[i] > -np.inf]
@@ -158,8 +159,8 @@ def test_quantized_scores_keep_order_and_zero_means_never(
 
 
 def test_a_scale_ignores_outliers_and_follows_a_drift() -> None:
-    """A sink of a hundred spreads leaves the others spread over their range; after a lasting shift
-    of three spreads the centre has come back most of the way."""
+    """With a sink of a hundred spreads, the others still spread over their range. After a lasting
+    shift of three spreads the centre comes back most of the way."""
     random = np.random.default_rng(3)
     scores = random.standard_normal(2048, dtype=np.float32)
     scores[0] = 100.0

@@ -21,7 +21,7 @@ TABLE = {
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
 def test_the_table_of_the_module_is_what_happens(state: State, event: Event) -> None:
-    """A "-" changes no state; only a cell with "probe" sends a probe, and sends one."""
+    """A "-" changes no state; only a cell with "probe" sends a probe, and it sends one."""
     asked: list[int] = []
     one = Suspicion(lambda: len(asked) or asked.append(0) or 1, state)
     cell = TABLE[state.name, event.name]
@@ -33,7 +33,7 @@ def test_the_table_of_the_module_is_what_happens(state: State, event: Event) -> 
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.integers(0, 3 * SUSPECT_NS))))
 def test_lost_is_for_good_and_a_silence_counts_once(events: list[tuple[Event, int]]) -> None:
-    """Lost is final with its first reason, and failures within SUSPECT_NS are one suspicion."""
+    """Lost is final and keeps its first reason; failures within SUSPECT_NS are one suspicion."""
     one, now_ns, counted_ns, first = Suspicion(lambda: 1), SUSPECT_NS, -SUSPECT_NS, ""
     for number, (event, later_ns) in enumerate(events):
         now_ns, before = now_ns + later_ns, one.count

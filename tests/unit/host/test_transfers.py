@@ -1,7 +1,7 @@
 """Are transfers issued in an order that cannot give wrong bytes, and is the fastest one chosen?
 
-The bytes themselves are compared in tests/contract/test_arrays.py; this tests the sequence of the
-CUDA side, over a stub of the runtime, and the errors on a machine without it.
+tests/contract/test_arrays.py compares the bytes. This module tests the sequence of the CUDA side,
+over a stub of the runtime, and the errors on a machine without it.
 """
 
 import ctypes
@@ -26,15 +26,15 @@ COMPUTE, COPIES = 0, 1
 
 
 def test_a_copy_waits_for_earlier_readers_of_its_blocks() -> None:
-    """And not for a kernel issued after that, which runs concurrently? Work issued after the copy
-    waits for it."""
+    """It does not wait for a kernel issued after them, which runs concurrently. Work issued after
+    the copy waits for it."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterRuntime
 
     later = LaterRuntime()
     transfer = BatchCopies(later, lambda: COMPUTE, 10_000, 500, 64)
     fence = transfer.fence()
-    later.record(COMPUTE)  # a kernel of the layer before, which has nothing to do with it
+    later.record(COMPUTE)  # an unrelated kernel of the layer before
     transfer.move(fence, 2, np.array([7, 4]))
     assert later.asked == [
         (COMPUTE, "event", 1),
@@ -47,7 +47,7 @@ def test_a_copy_waits_for_earlier_readers_of_its_blocks() -> None:
 
 
 class StubLibrary:
-    """The runtime's calls as ctypes has them; `calls` holds names and numbers of arguments."""
+    """The runtime's calls as ctypes offers them; `calls` holds names and numbers of arguments."""
 
     def __init__(self, version: int, rc: int = 0) -> None:
         self.version, self.rc, self.calls = version, rc, list[tuple[str, int]]()
@@ -78,7 +78,7 @@ class StubLibrary:
 def test_a_batch_is_one_call_where_the_runtime_has_it(
     version: int, calls: list[tuple[str, int]]
 ) -> None:
-    """CUDA 12.8 brought it, and 13 dropped one of its arguments."""
+    """CUDA 12.8 introduced the call, and 13 dropped one of its arguments."""
     library = StubLibrary(version)
     cudart = Cudart(library)
     stream = cudart.stream()
@@ -101,7 +101,7 @@ def test_without_a_runtime_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one that is absent or fails, whatever speed it claims."""
+    """Never one that is absent or fails, whatever speed it claims."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
 
     def broken(storage: Any, staging: Any) -> Any:
@@ -143,7 +143,7 @@ def test_the_command_prints_what_doctor_reads() -> None:
 
 
 class StubAgent:
-    """NIXL's agent as its package has it, where a transfer is over when it is looked at twice."""
+    """An agent with the interface of NIXL's, whose transfers are complete at the second poll."""
 
     broken = False
 
@@ -179,8 +179,8 @@ class StubAgent:
 
 
 def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through its own agent, which for `gpudirect` gets the RDMA transports alone; a failure there
-    is one line."""
+    """The transfer has its own agent, which for `gpudirect` gets only the RDMA transports. A
+    failure there is one line."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     api = SimpleNamespace(nixl_agent=StubAgent, nixl_agent_config=lambda backends: backends)
     monkeypatch.setattr(nixl, "_api", lambda: api)
@@ -199,7 +199,8 @@ def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyP
 
 
 def test_what_gpudirect_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the order in which it is fixed; with all of it there, both are kinds like any other."""
+    """Missing parts are listed in the order in which they are fixed. With none missing, both kinds
+    are available like any other."""
     monkeypatch.setattr(nixl.importlib.util, "find_spec", lambda name: None)
     assert {one.reason for one in nixl.nixl_kinds(tmp_path)} == {
         "the nixl package is not installed (pip install nixl)"

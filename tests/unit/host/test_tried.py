@@ -14,7 +14,7 @@ NOWHERE: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5}
 
 
 def lmcache() -> None:
-    with pytest.raises(OffstageError):  # no daemon: that is another line
+    with pytest.raises(OffstageError):  # the missing daemon is another line
         NativeClient(model="m", layout="l", **NOWHERE)
 
 

@@ -1,4 +1,5 @@
-"""Does vLLM's scheduler match, plan and save the right blocks? Over a stand-in of the tier."""
+"""Does the scheduler's side of the vLLM connector match, plan and save the right blocks? Runs over
+a stand-in for the tier."""
 
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ SIZE = 100
 
 
 class Store:
-    """Stands in for an object client: the stored objects; lookups end at the call of `answer`."""
+    """A stand-in for an object client: the stored objects. Lookups end at the call of `answer`."""
 
     def __init__(self) -> None:
         self.stored: set[bytes] = set()
@@ -71,7 +72,7 @@ def arrive(store: Store, tokens: list[int], events: bool = False, **more: Any) -
 
 
 def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
-    """Do keys depend on every token before, on salt and adapter, and not on later tokens?"""
+    """Keys depend on every token before, on salt and adapter, and not on later tokens."""
     tokens, salt = list(range(13)), salt_of(request("r", []))
     keys = chain(tokens, BLOCK, salt)
     assert len(keys) == 3 and chain(tokens[:8], BLOCK, salt) == keys[:2]
@@ -90,7 +91,7 @@ def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
 
 
 def adapter(folder: Path, fill: int, number: int = 1) -> Any:
-    """An adapter of one name, with files of its own, stamped later than any before."""
+    """Return an adapter of one name with its own files, which are newer than any before."""
     time.sleep(0.02)
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text("{}")
@@ -100,7 +101,7 @@ def adapter(folder: Path, fill: int, number: int = 1) -> Any:
 
 @pytest.fixture
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapters:
-    """Of an engine that begins after the adapters' files."""
+    """Return the adapters of an engine that starts after their files were written."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Adapters(time.time_ns() + 3600 * 10**9)
 
@@ -108,8 +109,8 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapters:
 def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
     held: Adapters, tmp_path: Path
 ) -> None:
-    """Does an engine find what another stored with equal files at another path, and miss what it
-    stored with different files under the same name?"""
+    """An engine finds what another stored with equal files at another path, and misses what it
+    stored with different files under the same name."""
     tokens, found = list(range(13)), []
     first = adapter(tmp_path / "1", 1)
     store = Store()
@@ -127,8 +128,8 @@ def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
 
 
 def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path) -> None:
-    """Its files change after the lookup of a request: is nothing loaded or saved for it, are its
-    leases released, is nothing of its step stored, and is a later request not looked up?"""
+    """Its files change after the lookup of a request: nothing is loaded or saved for it, its leases
+    are released, nothing of its step is stored, and a later request is not looked up."""
     store, lora, tokens = Store(), adapter(tmp_path / "1", 1), list(range(13))
     plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
     one = request("r", tokens, lora_request=lora)
@@ -160,7 +161,7 @@ def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path)
 def test_the_longest_stored_prefix_is_matched(
     count: int, stored: int, computed: int, matched: int
 ) -> None:
-    """Is it whole blocks, beyond vLLM's own, and never the last token?"""
+    """It is in whole blocks, beyond vLLM's own, and never has the last token."""
     store, tokens = Store(), list(range(count))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys[:stored])
@@ -172,7 +173,7 @@ def test_the_longest_stored_prefix_is_matched(
 
 
 def test_a_hole_ends_the_prefix_and_is_filled() -> None:
-    """Are the blocks after an absent one computed, and saved together with it?"""
+    """The blocks after an absent one are computed, and saved together with it."""
     store, tokens = Store(), list(range(17))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys)
@@ -187,11 +188,11 @@ def test_a_hole_ends_the_prefix_and_is_filled() -> None:
 
 
 def test_blocks_are_saved_once_when_their_tokens_are_known() -> None:
-    """Are blocks of a chunked prompt, and generated ones, saved once as they fill, and not before
-    the tokens in their names are known?"""
+    """Blocks of a chunked prompt and generated blocks are saved once, as they fill, and not before
+    all tokens in their names are known."""
     plans, one = arrive(Store(), list(range(10)))
     saved = []
-    for computed in (6, 10, 13):  # of the last step vLLM has not told the tokens yet
+    for computed in (6, 10, 13):  # vLLM has not reported the last step's tokens yet
         saved += [blocks for _, blocks in plans.plan({"r": computed}, lambda _: [1, 2, 3, 4]).saves]
     assert saved == [[1], [1, 2]]
     one.all_token_ids += [5, 6, 7]
@@ -200,8 +201,7 @@ def test_blocks_are_saved_once_when_their_tokens_are_known() -> None:
 
 
 def test_a_block_that_did_not_load_is_saved_again() -> None:
-    """Is it saved with all that follows it, and does the worker learn that the failure was
-    noted?"""
+    """It is saved with all that follows it, and the worker learns that the failure was noted."""
     store, tokens = Store(), list(range(17))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys)
@@ -215,7 +215,7 @@ def test_a_block_that_did_not_load_is_saved_again() -> None:
 
 
 def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
-    """Without prefetch, is nothing asked before vLLM asks?"""
+    """Without prefetch, nothing is looked up before vLLM asks."""
     store, one = Store(), request("r", list(range(9)))
     plans = Plans(store, BLOCK, SIZE, ahead=False)  # type: ignore[arg-type]
     plans.arrive(one)
@@ -223,7 +223,7 @@ def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
 
 
 def test_an_unanswered_lookup_is_a_miss() -> None:
-    """A daemon that is frozen when a request arrives: is the request computed in the end?"""
+    """If the daemon is frozen when a request arrives, the request is computed in the end."""
     store = Store()
     plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]
     one = request("r", list(range(20)))
@@ -235,8 +235,8 @@ def test_an_unanswered_lookup_is_a_miss() -> None:
 
 
 def test_bounds_are_what_they_are_set_to() -> None:
-    """Is a load, and a lookup, bounded by the setting until the time of computing is known, then by
-    that time, but no less than the setting?"""
+    """A load or a lookup is bounded by the setting until the compute time is known, then by that
+    time, but no less than the setting."""
     store = Store()
     plans = Plans(store, BLOCK, SIZE, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
     assert plans.plan({}, lambda _: []).patience_s == 60.0
@@ -259,8 +259,8 @@ def test_bounds_are_what_they_are_set_to() -> None:
 
 
 def test_what_another_engine_prefills_is_waited_for() -> None:
-    """Is a request not scheduled before the blocks are there, only the next one looked up again
-    until it is there, and then more, none twice; and is the wait over at its end?"""
+    """A request is not scheduled before its blocks are there. Only the next block is looked up
+    until it is there, then more, none twice. The wait ends at its limit."""
     store, tokens = Store(), list(range(17))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.add(keys[0])
@@ -283,7 +283,8 @@ def test_what_another_engine_prefills_is_waited_for() -> None:
 
 
 def test_hints_come_by_both_doors() -> None:
-    """Are actions of vLLM's envelope and of transfer parameters understood, and others left out?"""
+    """Actions in vLLM's envelope and in transfer parameters are understood; invalid ones are
+    ignored."""
     actions = [
         SimpleNamespace(action_type=name, payload=payload)
         for name, payload in (
@@ -307,8 +308,8 @@ def test_hints_come_by_both_doors() -> None:
 
 
 def test_a_pause_keeps_and_asks_back() -> None:
-    """Are a request's stored blocks leased beyond its end, and prefetched by the time it resumes;
-    and for a request that shares less, is less saved?"""
+    """A request's stored blocks are leased beyond its end and prefetched by the time it resumes.
+    For a request that shares less, less is saved."""
     store, tokens = Store(), list(range(17))
     wish = {"prefetch": {"in_seconds": 3}, "retain": {"seconds": 60}, "share": {"tokens": 8}}
     plans, one = arrive(store, tokens, kv_transfer_params={"offstage": wish})
@@ -320,8 +321,8 @@ def test_a_pause_keeps_and_asks_back() -> None:
 
 
 def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
-    """If another request waits or runs: is it loaded asynchronously, with its own bound, and once
-    all workers have their part, is the fetch time learned from it?"""
+    """If another request waits or runs, it is loaded asynchronously with its own bound; the fetch
+    time is learned once all workers have their part."""
     store, tokens = Store(), list(range(13))
     store.stored.update(shards(chain(tokens, BLOCK, salt_of(request("r", []))), 2))
     plans = Plans(store, BLOCK, SIZE, ranks=2, patience_s=60.0)  # type: ignore[arg-type]
@@ -357,8 +358,8 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
 
 
 def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
-    """Is each block announced by vLLM's hash once it is stored, and removed once it was found
-    absent?"""
+    """Each block is announced by vLLM's hash once it is stored, and removed once it is found
+    absent."""
     plans, _ = arrive(Store(), list(range(9)), events=True)
     step = plans.plan({"r": 9}, lambda _: [5, 6])
     assert plans.events() == []
@@ -372,7 +373,7 @@ def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
 
 
 def test_what_is_computed_faster_is_computed() -> None:
-    """Once steps and loads were measured, is the faster one chosen, and its regret counted?"""
+    """Once steps and loads are measured, the faster one is chosen, and its regret is counted."""
     store, tokens = Store(), list(range(17))
     store.stored.update(chain(tokens, BLOCK, salt_of(request("r", []))))
     plans, one = arrive(store, tokens)
@@ -389,7 +390,7 @@ def test_what_is_computed_faster_is_computed() -> None:
 
 
 def test_a_prefix_is_fetched_while_computing_seems_to_cost_nothing() -> None:
-    """Where steps of more tokens took no longer, is a prefix fetched all the same?"""
+    """If steps of more tokens took no longer, a prefix is fetched all the same."""
     choice = Choice(100.0)
     for tokens in (2048, 2048, 600, 32):
         choice.compute.learn(tokens, 0.01)
@@ -401,8 +402,8 @@ def test_a_prefix_is_fetched_while_computing_seems_to_cost_nothing() -> None:
 
 
 def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
-    """Are requests that tokens do not fully name neither matched nor saved, and none without a
-    tier?"""
+    """Requests that tokens do not fully name are neither matched nor saved; without a tier, none
+    are."""
     for plans, one in (
         arrive(Store(), list(range(9)), mm_features=["a"]),
         (Plans(None, BLOCK, SIZE), request("r", list(range(9)))),
@@ -414,7 +415,7 @@ def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
 
 
 def test_a_finished_request_lets_go() -> None:
-    """Are its leases released, and is it forgotten?"""
+    """Its leases are released, and it is forgotten."""
     store = Store()
     plans, one = arrive(store, list(range(9)))
     plans.finish(one)
@@ -422,8 +423,8 @@ def test_a_finished_request_lets_go() -> None:
 
 
 def test_a_block_is_there_when_all_workers_have_their_part() -> None:
-    """With two workers: is a hit only a block that both have stored, is each part leased and
-    released, and are subscribers notified once, when the second part is stored?"""
+    """With two workers, only a block that both have stored is a hit. Each part is leased and
+    released, and subscribers are notified once, when the second part is stored."""
     store = Store()
     plans = Plans(store, BLOCK, SIZE, events=True, ranks=2)  # type: ignore[arg-type]
     one = request("r", list(range(9)))

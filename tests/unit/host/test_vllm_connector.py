@@ -14,7 +14,7 @@ from offstage.host.connectors.vllm.steps import Report, Step
 
 
 def test_bounds_that_are_no_time_are_refused() -> None:
-    """Are bounds accepted as given, and is an invalid time refused in one line?"""
+    """Bounds are accepted as given, and an invalid time is refused in one line."""
     bounds = {"patience_s": 2, "patience_min_s": 0.1}
     assert _bounds_of({}) == BOUNDS and _bounds_of(bounds) == bounds
     for value in (0, -1.0, "1", True, float("inf"), float("nan")):
@@ -23,7 +23,7 @@ def test_bounds_that_are_no_time_are_refused() -> None:
 
 
 class FullAttentionSpec:
-    """Stands in for vLLM's."""
+    """A stand-in for vLLM's class."""
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_what_it_cannot_keep_is_refused_at_the_start(
     specs: list[Any],
     what: str,
 ) -> None:
-    """Are workers that share more than tensors, another policy and other kinds of KV one line when
-    vLLM starts?"""
+    """Workers that share more than tensors, another policy, and other kinds of KV are each refused
+    in one line when vLLM starts."""
 
     class Base:
         def __init__(self, *_: Any) -> None:
@@ -68,7 +68,7 @@ def test_what_it_cannot_keep_is_refused_at_the_start(
 
 @pytest.fixture
 def vllms_stats(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A stand-in of vLLM's base class of connector statistics."""
+    """A stand-in for vLLM's base class of connector statistics."""
 
     class KVConnectorStats:
         def __init__(self, data: dict[str, float]) -> None:
@@ -84,8 +84,8 @@ def vllms_stats(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("vllms_stats")
 def test_what_goes_between_processes_is_found_by_its_name() -> None:
-    """vLLM's worker may be a separate process: is each class that it sends or receives importable
-    from its module on the other side, and do a worker's counters add up with the scheduler's?"""
+    """vLLM's worker may be a separate process: each class that it sends or receives can be imported
+    from its module on the other side, and a worker's counters add up with the scheduler's."""
     for kind in (stats_class(), Step, Report):
         assert getattr(sys.modules[kind.__module__], kind.__qualname__) is kind
     ours, other = stats_class()({"get_bytes": 1.0}), stats_class()({"get_bytes": 2, "put_done": 3})

@@ -1,5 +1,7 @@
-"""Do the workers of the vLLM connector copy out, send, load and skip the right blocks? Over
-stand-ins of the tier and of vLLM's memory."""
+"""Do the workers of the vLLM connector copy out, send, load and skip the right blocks?
+
+Runs over stand-ins for the tier and for vLLM's memory.
+"""
 
 import threading
 import time
@@ -19,8 +21,8 @@ from offstage.host.model.identity import digest_of, files_of
 
 
 class Memory:
-    """Stands in for an object client: objects by key; absent ones cannot be read. Reads land a part
-    at a time, at the call of `land`; `order` is the order of events."""
+    """A stand-in for an object client: objects by key; absent ones cannot be read. Reads land a
+    part at a time, at the call of `land`; `order` is the order of events."""
 
     streams_max = 8
 
@@ -56,7 +58,7 @@ class Memory:
 
 
 def one_step(worker: Copies, step: Step) -> None:
-    """As vLLM goes through one, with two layers."""
+    """Run one step as vLLM does, with two layers."""
     worker.load(step)
     for layer in range(2):
         worker.wait_for(layer)
@@ -67,7 +69,7 @@ def one_step(worker: Copies, step: Step) -> None:
 def copies(
     memory: Memory, fill: int, by_layer: bool = True, **more: Any
 ) -> tuple[Copies, list[Any]]:
-    """A worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
+    """Return a worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
     torch = pytest.importorskip("torch")
     layers = [
         torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
@@ -80,7 +82,7 @@ def copies(
 
 @pytest.mark.parametrize("by_layer", [True, False])
 def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
-    """Do all layers of a block come back, into the blocks that they are loaded for only?"""
+    """All layers of a block come back, only into the blocks for which they are loaded."""
     memory = Memory()
     worker, layers = copies(memory, 0, by_layer)
     one_step(worker, Step(saves=[([b"a", b"b"], [0, 4, 2])]))
@@ -96,13 +98,14 @@ def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
 
 
 def test_a_layer_goes_out_before_the_next_is_computed() -> None:
-    """Is each layer sent as it stands when it is computed, and the object there after the last?"""
+    """Each layer is sent as it stands when it is computed, and the object is there after the
+    last."""
     memory = Memory()
     worker, layers = copies(memory, 0)
     step = Step(saves=[([b"a"], [0])])
     worker.load(step)
     worker.save_layer(step, 0)
-    layers[0] += 1000  # the next step's, maybe
+    layers[0] += 1000  # as the next step may do
     assert memory.order == ["sent 4"] and not memory.objects
     worker.save_layer(step, 1)
     assert not memory.objects
@@ -113,7 +116,7 @@ def test_a_layer_goes_out_before_the_next_is_computed() -> None:
 
 
 def test_layers_that_were_not_waited_for_did_not_load() -> None:
-    """Where the model runs without asking for its layers, are all blocks computed again?"""
+    """If the model runs without asking for its layers, all blocks are computed again."""
     memory = Memory()
     worker, _ = copies(memory, 0)
     one_step(worker, Step(saves=[([b"a"], [0])]))
@@ -124,8 +127,8 @@ def test_layers_that_were_not_waited_for_did_not_load() -> None:
 
 
 def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
-    """Is the failure reported once, its memory left unchanged, and no request with that block saved
-    until it was noted?"""
+    """The failure is reported once, its memory is unchanged, and no request with that block is
+    saved until it was noted."""
     memory = Memory()
     worker, layers = copies(memory, 0)
     before = layers[0].clone()
@@ -142,8 +145,8 @@ def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
 
 @pytest.mark.parametrize("by_layer", [True, False])
 def test_a_step_whose_adapter_has_changed_moves_nothing(by_layer: bool, tmp_path: Path) -> None:
-    """Its files are not those that the keys name: is nothing of the step loaded, and nothing that
-    it computed stored, also where they change while it is computed?"""
+    """Its files are not those that the keys name: nothing of the step is loaded or stored, even if
+    they change while it is computed."""
     (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
     adapter = digest_of(files_of(str(tmp_path)))
     memory = Memory()
@@ -153,7 +156,7 @@ def test_a_step_whose_adapter_has_changed_moves_nothing(by_layer: bool, tmp_path
     step = Step(saves=[([b"b"], [2])], adapters=[adapter])
     worker.load(step)
     worker.save_layer(step, 0)
-    time.sleep(0.02)  # files are stamped by a clock that ticks
+    time.sleep(0.02)  # file times have the resolution of a clock tick
     (tmp_path / "adapter_model.safetensors").write_bytes(b"2")
     worker.save_layer(step, 1)
     worker.end(step)
@@ -165,8 +168,8 @@ def test_a_step_whose_adapter_has_changed_moves_nothing(by_layer: bool, tmp_path
 
 @pytest.mark.parametrize("by_layer", [True, False])
 def test_no_worker_stores_what_another_could_not_load(by_layer: bool) -> None:
-    """Of two workers, one of which misses its part of a block: does the other one store nothing of
-    the request either until the scheduler has taken note, and does each keep keys of its own?"""
+    """If one of two workers misses its part of a block, the other stores nothing of the request
+    either until the scheduler has taken note. Each keeps its own keys."""
     memory, failed = Memory(), [set[int](), {1}]
     workers = [
         copies(
@@ -186,7 +189,7 @@ def test_no_worker_stores_what_another_could_not_load(by_layer: bool) -> None:
 
 
 def test_an_object_on_its_way_is_not_stored_twice() -> None:
-    """Is it left out until it has ended, as when two requests have one prefix?"""
+    """It is skipped until its put has ended, as when two requests have one prefix."""
     memory = Memory()
     worker, _ = copies(memory, 0)
     for _ in range(2):
@@ -198,7 +201,7 @@ def test_an_object_on_its_way_is_not_stored_twice() -> None:
 
 
 def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is the model's time included in the step's, also when vLLM begins loads after it ran?"""
+    """A step's time includes the model's, even if vLLM begins loads after the model ran."""
     now = [10.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("offstage.host.connectors.vllm.copies.time", clock)
@@ -219,7 +222,7 @@ def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_size_is_refused() -> None:
-    """Is memory refused that makes other objects than the scheduler looks for?"""
+    """Memory whose objects differ in size from those that the scheduler looks up is refused."""
     torch = pytest.importorskip("torch")
     with pytest.raises(BadInput, match="has 20 bytes here and 28"):
         Copies(None, 28).register([torch.zeros(6, 1, 1, 1), torch.zeros(12, 1, 1, 2)], 6)
@@ -227,9 +230,9 @@ def test_another_size_is_refused() -> None:
 
 @pytest.mark.parametrize("told_late", ["", "at once", "while it is waited for"])
 def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
-    """A daemon that is frozen: does a step go on at its deadline, or as soon as the object client
-    says that it has come, with all of the load's blocks named and counted, none written, though
-    the load ends later?"""
+    """With a frozen daemon a step goes on at its deadline, or once the object client says that it
+    has passed. All of the load's blocks are named and counted, and none is written, though the load
+    ends later."""
     memory, told = Memory(), list[Any]()
     worker, layers = copies(memory, 0)
 
@@ -260,9 +263,9 @@ def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an asynchronous load is in flight, do steps go on, is nothing of it written before all
-    of it has arrived, and is its request reported once, with its time? If it arrives too late, is
-    it computed, with nothing written after that?"""
+    """Steps go on during an asynchronous load. Nothing of it is written before all of it has
+    arrived, and its request is reported once, with its time. If it arrives too late, the request is
+    computed and nothing is written."""
     memory, told = Memory(), list[Any]()
     worker, layers = copies(memory, 0)
     monkeypatch.setattr(memory, "get", lambda _, *told_of, **more: told.append((*told_of, more)))
@@ -297,8 +300,8 @@ def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPa
 
 
 def test_loads_apart_take_no_more_memory_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several requests, and of one that is larger than that: do they follow each other in
-    pieces, and is each request named when its last piece has come?"""
+    """Several requests, and one that is larger than that, follow each other in pieces. Each request
+    is named when its last piece has arrived."""
     monkeypatch.setattr(loads, "LOAD_BYTES", 3 * 28)
     memory, flying = Memory(), list[Any]()
     worker, _ = copies(memory, 0)
@@ -324,7 +327,7 @@ def test_loads_apart_take_no_more_memory_than_a_step(monkeypatch: pytest.MonkeyP
 
 
 def test_a_load_apart_of_a_worker_without_a_daemon_ends_at_once() -> None:
-    """Is its request named all the same, with every block failed?"""
+    """Its request is named all the same, with every block failed."""
     worker, _ = copies(None, 0)  # type: ignore[arg-type]
     worker.load(Step(apart=[("r", [(b"a", 1), (b"b", 5)], 60.0)]))
     assert worker.landed() == {"r"} and worker.failed() == {1, 5}

@@ -15,7 +15,7 @@ from offstage.host.connectors.vllm import _client_of, _threads
 
 
 def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
-    """The parts of vLLM's configuration that determine the identity of KV."""
+    """Return the parts of vLLM's configuration that determine the identity of KV."""
     text = json.dumps({"rope_theta": more.pop("rope_theta", 1), "_name_or_path": model})
     fields: dict[str, Any] = {
         "model": model,
@@ -44,7 +44,7 @@ def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
 
 @pytest.fixture
 def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A vLLM stand-in; returns the identity that an object client gets for a configuration."""
+    """Stand in for vLLM; return the identity that an object client gets for a configuration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
     names = {
@@ -71,8 +71,8 @@ def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_what_kv_is_of_is_weights_and_all_that_computes_it(
     layouts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a copy of a model the same, and is KV of other weights under the same configuration, path
-    and revision, of other RoPE, KV dtype, quantization, kernels or LoRA another?"""
+    """A copy of a model gives the same identity. Other weights under the same configuration, path
+    and revision, or other RoPE, KV dtype, quantization, kernels or LoRA give another."""
     model = tmp_path / "m"
     model.mkdir()
     (model / "model.safetensors").write_bytes(bytes(100))
@@ -103,7 +103,8 @@ def test_what_kv_is_of_is_weights_and_all_that_computes_it(
 
 
 def test_how_many_threads_count_and_not_on_which_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do engines bound to halves of a machine share, and engines with more or fewer threads not?"""
+    """Engines bound to different halves of a machine share; engines with more or fewer threads do
+    not."""
     found = []
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     for bound in ("0-3", "4-7", "4,5,6,7", "0-2", "0-3|4-7", "auto", "nobind"):
@@ -121,8 +122,8 @@ def test_the_log_says_when_a_hit_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Is there one line with the identity of KV and the cost of reading it, and one when tokens are
-    sure to be equal?"""
+    """One line has the identity of KV and the cost of reading it; another says whether a hit can
+    change a token."""
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
     (tmp_path / "model.safetensors").write_bytes(bytes(100))
     layouts(tmp_path)
@@ -134,8 +135,8 @@ def test_the_log_says_when_a_hit_changes_nothing(
 def test_no_daemon_and_an_unknown_version_are_a_line_each(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where no daemon answers, does vLLM start without the tier and say so; is a version that was
-    not tried said; and is a setting that is none refused?"""
+    """If no daemon answers, vLLM starts without the tier and says so. An untried version is logged,
+    and an unknown setting is refused."""
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
     names = {
         "vllm": SimpleNamespace(__version__="9.9.9+cpu"),

@@ -28,8 +28,8 @@ from offstage.dpu.storage.device import Device
 
 
 class FakeDevice(Device):
-    """Records what it was told; refuses what the firmware would refuse. A call that is not answered
-    here fails, since there is no firmware below."""
+    """Records its calls and refuses what the firmware would refuse. A call that is not defined here
+    fails, since there is no firmware below."""
 
     boot_id = 77
 
@@ -43,17 +43,17 @@ class FakeDevice(Device):
         self.log_bytes = [b"abc", b"defg"]
         self.dirty = 0
         self.resets = 0
-        self.wiping = 0  # writes of deletes that have not ended
-        self.purge_left = {"writing": 0, "named": 0}  # by a purge
+        self.wiping = 0  # writes of deletes that are in flight
+        self.purge_left = {"writing": 0, "named": 0}  # what a purge reports
         self.port_max = 2
         self.moved: list[Config] = []
         self.resolving = threading.Event()  # a connect has begun
-        self.resolves = threading.Event()  # until then, connects wait for an address
+        self.resolves = threading.Event()  # until it is set, connects wait for an address
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
         self.shares: dict[int, tuple[int, int, int]] = {}
         self.quotas: dict[int, tuple[int, int, int]] = {}
-        self.has: dict[int, dict[str, int]] = {}  # of a tenant's figures
+        self.has: dict[int, dict[str, int]] = {}  # overrides a tenant's figures
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
         self.tenants.append(secret)

@@ -23,7 +23,7 @@ BLOCKS = [(key, layer, bytes([7 + layer]) * (100 + layer)) for key in KEYS for l
 def test_what_was_packed_comes_out(dtype: str) -> None:
     shape = Shape(512, 3, 64, dtype)
     data = pack(shape, KEY, 1234, KEYS, BLOCKS)
-    written_s, blocks = unpack(SHAPE, KEY, name_of(KEYS), data)  # whatever it is coded as
+    written_s, blocks = unpack(SHAPE, KEY, name_of(KEYS), data)  # however it is coded
     assert written_s == 1234 and [(k, at, bytes(d)) for k, at, d in blocks] == BLOCKS
 
 
@@ -55,8 +55,8 @@ def test_a_foreign_name_has_no_chunks(name: str) -> None:
 
 
 def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> None:
-    """Are added entries there at the next open, and finished ones not? A line that a kill truncated
-    was never acknowledged."""
+    """At the next open, added entries are there and finished ones are not. A line that a kill
+    truncated was never acknowledged."""
     first = Journal(tmp_path / "j")
     first.add(["a", "b", "c"])
     first.done("b")
@@ -68,9 +68,9 @@ def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> 
 
 
 def test_what_is_no_journal_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
-    """Another file's bytes, a link, a pipe, a folder, a file that others may read or own: is each
-    refused in one line, without waiting, and neither written, replaced, followed nor made
-    private?"""
+    """Another file's bytes, a link, a pipe, a folder, or a file that others may read or own: each
+    is refused in one line, without waiting, and is neither written, replaced, followed nor made
+    private."""
     text = tmp_path / "text"
     text.write_text("# Notes\n- milk\n")
     text.chmod(0o600)
@@ -94,7 +94,7 @@ def test_what_is_no_journal_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_journal_holds_any_name_of_a_bucket(tmp_path: Path) -> None:
-    """A prefix may have letters that are not ASCII."""
+    """A prefix may have non-ASCII letters."""
     Journal(tmp_path / "j").add(["Größe/t/a b"])
     assert Journal(tmp_path / "j").names == {"Größe/t/a b"}
 
@@ -107,8 +107,8 @@ def test_a_full_queue_drops_the_oldest_and_counts() -> None:
 
 
 def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
-    """Are groups of a chain uploaded once? A deleted one leaves queue and tables, and is journaled
-    if it may be in the bucket."""
+    """Groups of a chain are uploaded once. A deleted chunk leaves queue and tables, and is
+    journaled if it may be in the bucket."""
     state, tenant = State(queue_max=9, group=2, layers=3), Tenant(0, "t/", KEY)
     tenant.is_listed = True
     state.closed(tenant, KEYS, 0.0)
@@ -125,7 +125,7 @@ def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
 
 
 def test_an_old_pace_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After ten minutes without a return, is the next the only one that counts?"""
+    """After ten minutes without a return, only the next one counts."""
     state, now_s = State(queue_max=9, group=2, layers=3), [100.0]
     monkeypatch.setattr("offstage.dpu.archive.state.time.monotonic", lambda: now_s[0])
     state.returned(10.0, 16)

@@ -1,4 +1,4 @@
-"""Is an answer that no parser takes a failed call, as any other?"""
+"""Is an answer that cannot be parsed a failed call like any other?"""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Does the archive keep its data whatever a single answer of a server, or of an impostor, says?"""
+"""Does the archive keep its data whatever a single answer of a server or an impostor says?"""
 
 import threading
 import weakref
@@ -54,7 +54,7 @@ def tables() -> tuple[State, Tenant]:
 def test_a_page_in_place_of_an_object_deletes_nothing(
     tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTML on every GET, however often and long: is the object still known, and not to go?"""
+    """With HTML on every GET, however often and long, the object stays known and is not deleted."""
     monkeypatch.setattr(state, "DOUBT_S", 0.0)
     (held, tenant), bucket = tables(), bucket_of(tiny)
     tiny.objects[NAME] = b"what was sent up"
@@ -71,7 +71,7 @@ def test_a_page_in_place_of_an_object_deletes_nothing(
 def test_what_is_damaged_twice_and_a_head_agrees_goes(
     tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is an object that the server really holds damaged deleted, and after one read not yet?"""
+    """A damaged object that the server really holds is deleted, but not after one read."""
     (held, tenant), bucket = tables(), bucket_of(tiny)
     tiny.objects[NAME] = b"damaged"
     for wait_s, gone in ((60.0, False), (60.0, False), (0.0, True)):
@@ -84,7 +84,7 @@ def test_what_is_damaged_twice_and_a_head_agrees_goes(
 def test_one_that_is_not_found_once_is_still_known(
     tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a 404 of a server that may be another one a miss, and no deletion?"""
+    """A 404, which may come from another server, is a miss and not a deletion."""
     (held, tenant), bucket = tables(), bucket_of(tiny)
     read(held, tenant, bucket)
     read(held, tenant, bucket)
@@ -98,7 +98,7 @@ def test_one_that_is_not_found_once_is_still_known(
 
 
 def test_a_page_confirms_neither_a_put_nor_a_delete(tiny: TinyS3) -> None:
-    """Is a 200 with HTML no answer to a delete, which the journal would forget, nor to a put?"""
+    """A 200 with HTML confirms neither a put nor a delete, which the journal would forget."""
     bucket = bucket_of(tiny)
     tiny.page = HTML
     for call in (lambda: bucket.delete(NAME), lambda: bucket.put(NAME, b"x")):
@@ -107,8 +107,8 @@ def test_a_page_confirms_neither_a_put_nor_a_delete(tiny: TinyS3) -> None:
 
 
 def test_a_delete_that_a_read_contradicts_is_not_done(tiny: TinyS3) -> None:
-    """After a 204 of a server that deletes nothing, and a 404 that names no key: does the deletion
-    stay pending?"""
+    """After a 204 from a server that deletes nothing, or a 404 that names no key, the deletion
+    stays pending."""
     bucket = bucket_of(tiny)
     tiny.objects[NAME] = b"x"
     tiny.keeps = True
@@ -158,8 +158,8 @@ def test_a_delete_that_a_read_contradicts_is_not_done(tiny: TinyS3) -> None:
     ],
 )
 def test_a_listing_beyond_its_bounds_is_a_failure(tiny: TinyS3, page: bytes) -> None:
-    """Does a listing without an end or a bound fail in place of filling memory, and one that came
-    short in place of being taken for all?"""
+    """A listing without an end or a bound fails before it fills memory; a short one is not taken as
+    complete."""
     tiny.page = page
     with pytest.raises(Failed):
         list(bucket_of(tiny).names("t/"))
@@ -169,7 +169,7 @@ def test_a_listing_beyond_its_bounds_is_a_failure(tiny: TinyS3, page: bytes) -> 
 def test_a_listing_holds_a_bounded_number_of_names(
     monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:
-    """Names without an end: are those of others not held, and ours only up to the bound?"""
+    """Of endless names, foreign ones are not kept, and the archive's own only up to the bound."""
     monkeypatch.setattr(workers, "NAMES_MAX", 16)
     held: list[weakref.ref[Name]] = []
     most = 0
@@ -192,11 +192,12 @@ def test_a_listing_holds_a_bounded_number_of_names(
 
 
 class Name(str):
-    """One that can be counted."""
+    """A name that counts its instances."""
 
 
 def test_a_dripping_answer_ends_with_the_archive(tmp_path: Path) -> None:
-    """A byte at a time, each in time: does a stop end the call, and the deadline without one?"""
+    """Bytes come one at a time, each in time: a stop ends the call, and the deadline does without
+    one."""
     import socket
 
     server = socket.create_server(("127.0.0.1", 0))

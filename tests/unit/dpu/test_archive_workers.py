@@ -1,6 +1,6 @@
 """Do deletions last, and do archived chunks become complete, whatever fails on the way?
 
-The archive's tables and workers over a bucket and a store that are dictionaries.
+Runs the archive's tables and workers over a bucket and a store that are dictionaries.
 """
 
 import errno
@@ -31,7 +31,7 @@ WAIT_S = 30.0
 
 
 class Store:
-    """As Places. `rcs` of the next reads; `there`: how many layers of each chunk."""
+    """A stand-in for Places. `rcs`: of the next reads; `there`: how many layers of each chunk."""
 
     count = 4
 
@@ -51,8 +51,8 @@ class Store:
 
 
 class Objects:
-    """Like Bucket. `away`: nothing answers; `after`: a put fails after the object was stored;
-    `hidden`: objects that the next listing omits."""
+    """A stand-in for Bucket. `away`: nothing answers; `after`: a put fails after the object was
+    stored; `hidden`: objects that the next listing omits."""
 
     def __init__(self) -> None:
         self.names_: dict[str, bytes] = {}
@@ -88,7 +88,7 @@ class Objects:
 
 
 class Bed:
-    """Workers over both; `start` is a start of the daemon, `kill` its end at once."""
+    """Workers over both; `start` starts the daemon, `kill` ends it at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bucket, self.store = folder, Objects(), Store()
@@ -112,7 +112,7 @@ class Bed:
             time.sleep(0.005)
 
     def settled(self) -> None:
-        """The bucket is listed and nothing waits."""
+        """Whether the bucket is listed and nothing waits."""
 
         def quiet() -> bool:
             with self.state.lock:
@@ -151,8 +151,8 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
 def test_a_delete_before_the_listing_reaches_the_bucket(
     bed: Bed, restart: bool, everything: bool
 ) -> None:
-    """The server is away since the start when a chunk, or all of them, is deleted; the daemon may
-    be killed before it comes. Another daemon's objects, in a folder of this one's, stay."""
+    """The server has been away since the start when a chunk, or all, is deleted; the daemon may be
+    killed before it returns. Another daemon's objects in a folder of this one's stay."""
     first, second = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[2:])
     foreign = "t/u/" + name_of(KEYS)
     bed.bucket.names_ = dict.fromkeys((first, second, foreign), b"")
@@ -180,8 +180,8 @@ def test_a_delete_before_the_listing_reaches_the_bucket(
 def test_a_listing_that_came_short_brings_no_deleted_chunk_back(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, everything: bool, when: str, restart: bool
 ) -> None:
-    """A chunk, or all, is deleted before the first listing, or between two; the listing is
-    incomplete. Is the chunk's object gone, and unknown after the next start?"""
+    """A chunk, or all, is deleted before the first listing or between two, and the listing is
+    incomplete: the chunk's object is gone, and unknown after the next start."""
     first, second = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[2:])
     bed.bucket.names_ = dict.fromkeys((first, second), b"")
     bed.bucket.away, bed.bucket.hidden = when == "before", {first, second}
@@ -211,8 +211,8 @@ def test_a_listing_that_came_short_brings_no_deleted_chunk_back(
 
 
 def test_what_goes_up_between_two_listings_is_known_and_stays(bed: Bed) -> None:
-    """All is deleted before the first listing; chunks of the same keys are put and go up before the
-    second: are those kept, and is the bucket not listed for ever?"""
+    """All is deleted before the first listing; chunks with the same keys are put and uploaded
+    before the second. They are kept, and the bucket is not listed for ever."""
     bed.bucket.away = True
     bed.start()
     bed.state.deleting_all(bed.tenant)
@@ -225,12 +225,12 @@ def test_what_goes_up_between_two_listings_is_known_and_stays(bed: Bed) -> None:
     bed.settled()
     assert bed.tenant.has(ALL) and set(bed.bucket.names_) == {ALL}
     seen = bed.bucket.listings
-    time.sleep(0.1)  # for one more to be too many
+    time.sleep(0.1)  # time for a superfluous listing
     assert bed.bucket.listings == seen
 
 
 def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
-    """The journal refuses after the listing: may the line that condemned the object go?"""
+    """If the journal refuses after the listing, the line that condemned the object stays."""
     bed.bucket.names_ = {ALL: b""}
     first = Journal(bed.folder / "j")
     first.add(["t/" + name_of(KEYS[:1])])
@@ -241,7 +241,7 @@ def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
     add, journal.add = journal.add, _refuse
     bed.bucket.away = False
     bed.until(lambda: bed.tenant.is_seen)
-    time.sleep(0.1)  # for a worker to be too early
+    time.sleep(0.1)  # time for a worker to delete too early
     assert journal.names == {"t/" + name_of(KEYS[:1])} and set(bed.bucket.names_) == {ALL}
     journal.add = add
     bed.settled()
@@ -250,8 +250,8 @@ def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "error"])
 def test_a_put_that_failed_and_is_there_goes_with_its_chunk(bed: Bed, how: str) -> None:
-    """The server keeps the object and does not say so: does a delete of one chunk reach it, and is
-    one that is given up taken away?"""
+    """The server keeps an object whose put it reports as failed. A delete of one chunk reaches it,
+    and an upload that is given up is removed."""
     bed.start()
     bed.settled()
     bed.bucket.after = how
@@ -283,17 +283,17 @@ def test_what_the_listing_finds_is_not_sent_and_a_delete_reaches_every_object() 
     assert tenant.has(first) and tenant.has(third)
     state.deleting(tenant, KEYS[:1])
     assert tenant.known == dict.fromkeys(KEYS[1:3], third) and not tenant.others
-    state.listed(tenant, [first, third], set())  # it is in no journal yet
+    state.listed(tenant, [first, third], set())  # no journal has it yet
     assert not tenant.has(first)
     tenant.add(KEYS[1], first)
     state.deleting(tenant, KEYS[1:2])
-    alone = "t/" + name_of(KEYS[:1])  # until two listings agreed
+    alone = "t/" + name_of(KEYS[:1])  # stays until two listings agree
     assert {name for _, name in state.unnoted} == {first, third, alone} and tenant.known == {}
 
 
 def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
-    """Do the chunks that a purge deleted leave the tables and enter the journal before the purge is
-    acknowledged?"""
+    """The chunks that a purge deletes leave the tables and enter the journal before it is
+    acknowledged."""
     bed.bucket.names_ = {"t/" + name_of(KEYS[:2]): b"", "t/" + name_of(KEYS[2:]): b""}
     bed.start()
     bed.settled()
@@ -309,8 +309,8 @@ def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
 
 
 def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
-    """A device over the bed's state and workers whose store deletes this many chunks with each
-    call."""
+    """Return a device over the bed's state and workers. Its store deletes this many chunks with
+    each call."""
 
     def purge(tenant: int, keep_blocks: int, again: bool) -> dict[str, int]:
         return {
@@ -332,9 +332,9 @@ def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
 def test_a_purge_that_is_asked_again_ends(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, chunks: list[int], more: list[int], looks: int
 ) -> None:
-    """The store is slow to scan, and the operator repeats the purge until nothing is left to do: is
-    the store scanned once all that it deletes is gone, again if it deleted more meanwhile, and does
-    that end?"""
+    """The store is slow to scan, and the operator repeats the purge until nothing is left. The
+    store is scanned once all that it deletes is gone, again if it deleted more meanwhile, and that
+    ends."""
     bed.bucket.names_ = {"t/" + name_of([KEYS[0]]): b"", "t/" + name_of([KEYS[1]]): b""}
     bed.start()
     bed.settled()
@@ -360,7 +360,8 @@ def test_a_purge_that_is_asked_again_ends(
 
 
 def test_a_purge_of_all_ends_before_the_listing(bed: Bed) -> None:
-    """Nothing is known of the bucket yet, and the operator asks until the purge has ended: once?"""
+    """While nothing is known of the bucket, the purge ends and marks nothing when it is
+    repeated."""
     bed.bucket.away = True
     bed.start()
     device = _purging(bed, [], [])
@@ -371,7 +372,8 @@ def test_a_purge_of_all_ends_before_the_listing(bed: Bed) -> None:
 
 
 def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
-    """The store cannot be read at first, then has one layer, all, two: what is in the bucket?"""
+    """The store cannot be read at first, then has one layer, all, two: the bucket has one, all,
+    all."""
 
     def layers() -> int:
         _, blocks = unpack(SHAPE, KEY, name_of(KEYS), bed.bucket.names_[ALL])
@@ -389,7 +391,7 @@ def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
 
 
 def test_two_answers_that_end_at_once_and_deleted_something() -> None:
-    """Each is sent once, though the answer to a delete makes another turn of its own."""
+    """Each is sent once, though the answer to a delete takes a turn of its own."""
 
     def look(*_: object) -> None:
         raise OffstageError("no reactor")
@@ -416,8 +418,8 @@ def test_two_answers_that_end_at_once_and_deleted_something() -> None:
 
 @pytest.mark.parametrize("stuck", [0, 3])
 def test_a_journal_of_what_has_gone_stays_short(tmp_path: Path, stuck: int) -> None:
-    """Deletes come and go without end, and some that the server refuses stay: is the file bounded,
-    does it hold those, and no others after a start?"""
+    """Deletes come and go endlessly, and some that the server refuses stay: the file is bounded,
+    and after a start it holds those and no others."""
     file, names = tmp_path / "j", [f"{n:01000}" for n in range(500)]
     journal = Journal(file)
     stays = {f"stuck {n}" for n in range(stuck)}
@@ -434,7 +436,7 @@ def test_a_journal_of_what_has_gone_stays_short(tmp_path: Path, stuck: int) -> N
 def test_a_journal_that_cannot_be_begun_anew_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing new can be made in the folder when it is long: is anything forgotten?"""
+    """If no new file can replace a journal that is too long, nothing is forgotten."""
     file, names = tmp_path / "j", [f"{n:01000}" for n in range(1500)]
     journal = Journal(file)
     journal.add(["stuck", *names])

@@ -24,7 +24,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> None:
-    """Command line, environment, file, default: which wins, and does `show` say so?"""
+    """The order is command line, environment, file, default, and `show` names the source."""
     file = write(tmp_path, '[arena]\nsize = "1MiB"\npayload = "4KiB"\nlayers = 3\n')
     environ = {"OFFSTAGE_ARENA_SIZE": "2MiB", "OFFSTAGE_ARENA_PAYLOAD": "8KiB", "PATH": "/bin"}
     config = load(file, {"arena.size": "3MiB"}, environ)
@@ -56,7 +56,7 @@ def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> No
 def test_what_is_wrong_is_reported_with_location_and_remedy(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
-    """Is a wrong file reported in one line with the file, the place in it, and the nearest key?"""
+    """The one line has the file, the place in it, and the nearest key."""
     file = write(tmp_path, text)
     with pytest.raises(BadInput) as raised:
         load(file, environ={})
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_reported_with_location_and_remedy(
 
 
 def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> None:
-    """Is a typing mistake in OFFSTAGE_* found, while OFFSTAGE_TRACES is left alone?"""
+    """A typing mistake in OFFSTAGE_* is found, while OFFSTAGE_TRACES is left alone."""
     with pytest.raises(BadInput, match=r"OFFSTAGE_ARENA_SISE.*'size'"):
         load(environ={"OFFSTAGE_ARENA_SISE": "1MiB"})
     load(environ={"OFFSTAGE_TRACES": "/somewhere"})
@@ -98,7 +98,7 @@ def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> 
 def test_values_that_contradict_each_other_are_refused(
     settings: dict[str, str], words: str
 ) -> None:
-    """Is each relation checked before the daemon opens anything?"""
+    """Each relation is checked before the daemon opens anything."""
     with pytest.raises(BadInput, match=words):
         derive(load(overrides=settings, environ={}))
 
@@ -114,7 +114,7 @@ def test_values_that_contradict_each_other_are_refused(
 def test_users_that_cannot_be_told_apart_are_not_said_to_be(
     tmp_path: Path, lines: str, words: str
 ) -> None:
-    """Is `sharing` refused, in one line, where users cannot be distinguished?"""
+    """`sharing` is refused in one line where users cannot be distinguished."""
     tenant = f"[[tenant]]\nname = 'a'\n{lines}"
     with pytest.raises(BadInput, match=words) as raised:
         derive(load(write(tmp_path, tenant), PATH, {}))
@@ -125,16 +125,16 @@ def test_users_that_cannot_be_told_apart_are_not_said_to_be(
 
 
 def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> None:
-    """Do shares add up to the arena, and is a tenant without slots refused?"""
+    """Shares add up to the arena, and a tenant without slots is refused."""
     two = "[[tenant]]\nname = 'a'\nshare_percent = {}\n[[tenant]]\nname = 'b'\n[[tenant]]\nname='c'"
     config = load(write(tmp_path, two.format(50)), PATH, {})
     total = config.arena.size_bytes // (36 << 10)
     counts = derive(config).slot_counts
     assert counts[0] == total // 2 and counts[1] == counts[2] and sum(counts) <= total
-    assert derive(config).core_reads == 3 * 2 * config.limits.demands + 48  # and prefetches
+    assert derive(config).core_reads == 3 * 2 * config.limits.demands + 48  # 48 for prefetches
     capped = two.format(50).replace("'b'", "'b'\narena_max = '36MiB'")
     counts = derive(load(write(tmp_path, capped), PATH, {})).slot_counts
-    assert counts[1] == 1024 and counts[2] == total - total // 2 - 1024  # what it leaves is c's
+    assert counts[1] == 1024 and counts[2] == total - total // 2 - 1024  # c gets the rest
     for leaf, words in ((f"{36 * 7}KiB", "gives tenant 'a' 7 blocks"), ("1TiB", "")):
         text = two.format(50).replace("50", f"50\narena_max = '{leaf}'")
         with pytest.raises(BadInput, match=words) if words else contextlib.nullcontext():
@@ -150,7 +150,7 @@ def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> N
 
 
 def test_every_shown_value_reads_back_as_itself() -> None:
-    """Can the output of `config show` be given as input unchanged?"""
+    """The output of `config show` can be given as input unchanged."""
     config = load(overrides=PATH, environ={})
     typed = {where: shown for where, shown, _ in rows(config) if not where.startswith("tenant.")}
     again = load(overrides=typed, environ={})
@@ -160,7 +160,7 @@ def test_every_shown_value_reads_back_as_itself() -> None:
 
 @given(st.integers(1 << 20, 1 << 46), st.integers(0, 10**12), st.integers(0, 1 << 62))
 def test_any_size_time_and_rate_reads_back(size: int, time_ns: int, rate: int) -> None:
-    """Is a value of any magnitude shown exactly, or is some digit lost to rounding?"""
+    """A value of any magnitude is shown exactly: no digit is lost to rounding."""
     given_text = {"arena.size": str(size), "policy.lease": f"{time_ns}ns"}
     config = load(overrides={**PATH, **given_text, "policy.bandwidth": str(rate)}, environ={})
     shown = {where: text for where, text, _ in rows(config) if where.split(".")[0] != "tenant"}
@@ -169,7 +169,7 @@ def test_any_size_time_and_rate_reads_back(size: int, time_ns: int, rate: int) -
 
 
 def test_a_hot_change_touches_only_its_keys_and_refuses_the_rest() -> None:
-    """Does `policy set` parse as the file does, and leave everything when it refuses?"""
+    """`policy set` parses as the file does, and changes nothing when it refuses."""
     old = PolicyOptions(window_tokens=9)
     new = change_policy(old, {"prefetchers": "none", "policy.bandwidth": "2GB/s"})
     assert new.prefetchers == () and new.bandwidth_bytes_per_s == 2 * 10**9
@@ -189,8 +189,8 @@ def test_the_sample_configuration_loads(pytestconfig: pytest.Config) -> None:
 
 
 def test_a_number_without_a_unit_is_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option of the configuration that is a time, and each command that takes one: is a bare
-    number, or one with the unit of something else, refused with its name?"""
+    """In each time option of the configuration and each command that takes a time, a bare number,
+    or one with another kind of unit, is refused by name."""
     times = [
         f"{section}.{key}"
         for section, kind in SECTIONS.items()

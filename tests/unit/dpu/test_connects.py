@@ -20,7 +20,7 @@ DEADLINE_S = 100.0
 
 
 def ended(connects: Connects) -> list[Any]:
-    """The next connect to end: its host, and the error."""
+    """Return the next connect to end: its host, and the error."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
         if found := connects.ended():
@@ -30,8 +30,8 @@ def ended(connects: Connects) -> list[Any]:
 
 
 def test_a_port_is_detached_after_its_connect(device: Any) -> None:
-    """The firmware cannot connect and detach a port at once: is the detach of a leaving host
-    deferred, a second connect refused, and a detach of another port done at once?"""
+    """The firmware cannot connect and detach a port at once: the detach of a leaving host is
+    deferred, a second connect is refused, and a detach of another port is done at once."""
     woken = threading.Event()
     connects = Connects(device, woken.set)
     (slow, _), (other, _) = device.attach(0, "verbs"), device.attach(0, "verbs")
@@ -50,7 +50,7 @@ def test_a_port_is_detached_after_its_connect(device: Any) -> None:
 
 
 def test_what_a_connect_was_refused_for_comes_back(device: Any) -> None:
-    """Both the firmware's errors and unexpected exceptions are returned; then the port can be
+    """Firmware errors and unexpected exceptions are both returned; then the port can be
     connected."""
     connects = Connects(device, lambda: None)
     port, _ = device.attach(0, "verbs")
@@ -67,8 +67,8 @@ def test_what_a_connect_was_refused_for_comes_back(device: Any) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_daemon_answers_others_meanwhile(tmp_path: Path, device: Any, stopped: bool) -> None:
-    """While one host's address is being resolved: is another answered, and does a daemon that is
-    stopped then end in order, detaching its ports after the connect?"""
+    """While one host's address is being resolved, another is answered, and a daemon that is stopped
+    ends in order, detaching its ports after the connect."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     config = load(
         overrides={
@@ -106,7 +106,7 @@ def test_the_daemon_answers_others_meanwhile(tmp_path: Path, device: Any, stoppe
         if stopped:
             os.kill(os.getpid(), signal.SIGTERM)
             threading.Timer(0.3, device.resolves.set).start()
-            return  # a daemon that is gone answers nobody
+            return  # a daemon that has ended does not answer
         device.resolves.set()
         waits.join(DEADLINE_S)
         other.close()

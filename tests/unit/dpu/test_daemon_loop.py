@@ -45,7 +45,7 @@ def make(tmp_path: Path, device: Any, **more: str) -> Daemon:
 
 
 def run(daemon: Daemon, *pauses_s: float) -> int:
-    """Run it, with a SIGTERM after each pause; returns the exit code."""
+    """Run it, with a SIGTERM after each pause; return the exit code."""
 
     def signals() -> None:
         for pause_s in pauses_s:
@@ -66,17 +66,18 @@ def events(capfd: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_second_signal_stops_a_daemon_that_still_drains(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With blocks that never reach the store: does one signal wait, and a later one not?"""
+    """With blocks that never reach the store, it waits after one signal and stops at a later
+    one."""
     device.dirty = 1
     assert run(make(tmp_path, device), 0.05, AGAIN_S + 0.2) == 0
-    # Only a loop that the first signal left running can tell of a second one.
+    # Only a loop that kept running after the first signal can log the second.
     assert "stopped_undrained" in (logged := events(capfd)) and "drain_timeout" not in logged
 
 
 def test_settings_without_effect_are_in_the_log(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One line for each reason, once all is open; none for a daemon whose settings all have
+    """One line for each reason once all is open; none for a daemon whose settings all have
     effect."""
     assert run(make(tmp_path, device, archive__queue="9", pod__weight="3"), 0.05) == 0
     assert events(capfd).count("setting_unused") == 2
@@ -87,7 +88,7 @@ def test_settings_without_effect_are_in_the_log(
 def test_a_signal_that_comes_twice_at_once_is_one_request(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As timeout(1) sends it, to the child and then to its group: is the drain not skipped?"""
+    """timeout(1) signals the child and then its group: the drain is not skipped."""
     device.dirty = 1
     assert run(make(tmp_path, device, daemon__drain_timeout="300ms"), 0.05, 0.05, 0.05) == 1
     assert "drain_timeout" in (logged := events(capfd)) and "stopped_undrained" not in logged
@@ -96,7 +97,7 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(
 def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a drain that cannot end bounded, and is the loss in the log and in the exit code?"""
+    """A drain that cannot end is bounded, and the loss is in the log and in the exit code."""
     device.dirty = 3
     assert run(make(tmp_path, device, daemon__drain_timeout="200ms"), 0.05) == 1
     assert "drain_timeout" in events(capfd)
@@ -105,7 +106,7 @@ def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
 def test_a_daemon_ends_with_its_starter(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Are bytes on the watched descriptor ignored, and does its end start a drain?"""
+    """Bytes on the watched descriptor are ignored; its end starts a drain."""
     watched, held = os.pipe()
     os.write(held, b"not the end")
     closer = threading.Timer(0.2, os.close, [held])
@@ -119,7 +120,8 @@ def test_a_daemon_ends_with_its_starter(
 def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Does a stuck reactor end in log lines, no hanging close, and an exit code that tells it?"""
+    """A stuck reactor ends in log lines, a close that does not hang, and an exit code of its
+    own."""
 
     def stuck(*_: Any, **__: Any) -> Any:
         raise DeviceTimeout("no answer", errno=110)
@@ -135,12 +137,12 @@ def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
     assert run(daemon, 0.7) == 1
     logged = events(capfd)
     assert {"reactor_silent", "record_failed", "drain_failed"} <= set(logged)
-    assert logged[-1] == "stopped" and not closed  # joining its thread would wait for ever
+    assert logged[-1] == "stopped" and not closed  # joining its thread would never return
     assert (tmp_path / "rec/record.json").exists()
 
 
 def test_a_failed_start_leaves_the_socket_free(tmp_path: Path, device: Any) -> None:
-    """After a device that does not open, can the next daemon use socket and directory?"""
+    """After a device fails to open, the next daemon can use socket and directory."""
 
     def fails() -> Any:
         raise DeviceTimeout("no device")
@@ -166,7 +168,7 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
     tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection is closed after the loop was notified of it, and a new host's process gets its
-    number in the same turn: does the host stay until a turn in which its own process has ended?"""
+    number in the same turn: the host stays until a turn in which its own process has ended."""
     daemon = make(tmp_path, device)
     pidfd = os.pidfd_open(os.getpid())
     host = Host(b"ticket", "new", None, time.monotonic())
@@ -187,8 +189,8 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
 def test_no_request_ends_the_daemon(
     tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler of each kind of message fails in turn with an internal error: is each answered
-    and counted?"""
+    """The handler of each kind of message fails in turn with an internal error, which is answered
+    and counted."""
     daemon = make(tmp_path, device)
     told: list[Any] = []
 

@@ -16,8 +16,8 @@ from offstage.dpu.log import Log
 def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
     patience_ns: int, device: Any
 ) -> None:
-    """A request that deleted is answered once its writes have ended; any other, at once. If no
-    write ends any more, the answer is an error, or `deleted` is false."""
+    """A request that deleted is answered once its writes have ended, any other at once. If writes
+    stop ending, the answer is an error, or `deleted` is false."""
     sent: list[tuple[bytes, p.Reply]] = []
     config = Config(storage=Storage(io_timeout_ns=patience_ns))
     deletes = Deletes(config, device, lambda to, reply: sent.append((to, reply)), Log("error"))
@@ -47,7 +47,7 @@ def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
 
 @pytest.mark.parametrize("errors", [0, 3])
 def test_a_busy_drive_is_not_said_to_refuse(errors: int, device: Any) -> None:
-    """Is a refusal reported only for a drive that ended writes with errors?"""
+    """A refusal is reported only for a drive that ended writes with errors."""
     sent: list[p.Reply] = []
     config = Config(storage=Storage(io_timeout_ns=1_000_000))
     deletes = Deletes(config, device, lambda to, reply: sent.append(reply), Log("error"))

@@ -23,7 +23,8 @@ def drain_of(device: Any) -> Drain:
 
 
 def test_the_docstring_shows_the_transitions() -> None:
-    """One column of the module's table for each event, and nothing where there is no way on."""
+    """The module's table has a column for each event, with an empty cell where there is no
+    transition."""
     lines = (drain.__doc__ or "").splitlines()
     table = {
         one.split()[0]: one for one in lines if one.strip() and one.split()[0] in State.__members__
@@ -58,7 +59,7 @@ def test_an_undrain_answers_waiting_drains_unless_stopping(device: Any) -> None:
     assert one.turn(0.0) == [] and one.state is State.STOPPING
     with pytest.raises(Refused, match="is draining"):
         one.undrain()
-    one.ask(ASKED, HOUR_NS)  # and a drain that is asked for meanwhile does not keep it
+    one.ask(ASKED, HOUR_NS)  # a drain requested meanwhile does not keep it running
     device.dirty = 0
     assert len(one.turn(0.0)) == 1 and one.state is State.STOPPED and not one.lost
 

@@ -22,7 +22,7 @@ def write(root: Path, path: str, text: str | bytes = "") -> None:
 
 
 def with_drive(root: Path, head: bytes = b"", name: str = "nvme0n1") -> Path:
-    """A machine with one NVMe drive of 1 TB; `head` is its first bytes."""
+    """Return a machine with one NVMe drive of 1 TB; `head`: its first bytes."""
     folder = f"sys/class/block/{name}"
     write(root, f"{folder}/size", f"{10**12 // 512}\n")
     write(root, f"{folder}/dev", "259:0\n")
@@ -87,7 +87,7 @@ def test_a_drive_in_use_is_refused_and_says_by_what(
 
 @pytest.mark.parametrize("what", [what for what, _ in SIGNATURES])
 def test_what_a_drive_carries_is_named(what: str, tmp_path: Path) -> None:
-    """Every place where a format leaves its magic number, one by one."""
+    """Every place where a format leaves its magic number is tested on its own."""
     for at, magic in dict(SIGNATURES)[what]:
         head = bytes(at) + magic
         assert holds(head.ljust(HEAD_BYTES, b"\0")) == what, at
@@ -128,7 +128,7 @@ def test_a_controller_that_the_kernel_gave_away_is_shown(tmp_path: Path) -> None
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[str]:
-    """A real block device over a file; needs root and a kernel with loop devices."""
+    """Yield a real block device over a file; needs root and a kernel with loop devices."""
     file = tmp_path / "disk"
     file.write_bytes(bytes(32 << 20))
     if os.geteuid() != 0:
@@ -150,7 +150,8 @@ def loop(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_daemon_is_refused_a_real_drive_with_a_real_file_system(loop: str) -> None:
-    """The signatures above are ours; are those that mkfs writes found on a real block device?"""
+    """Other tests write the signatures themselves; here mkfs writes them, on a real block
+    device."""
     config = load(overrides={"storage.path": loop, "storage.size": "16MiB"}, environ={})
     check_store_file(config)
     try:

@@ -19,8 +19,8 @@ def medium(monkeypatch: pytest.MonkeyPatch) -> Medium:
 
 
 def test_a_file_is_there_whole_with_its_bytes_name_and_mode(tmp_path: Path, medium: Medium) -> None:
-    """Its bytes are durable before its name, and its name before the call returns; no other file
-    remains, and a link at the place of the new file is not followed."""
+    """Its bytes are durable before its name, and its name before the call returns. No other file
+    remains, and a link at the new file's path is not followed."""
     path = tmp_path / "one"
     for data in (b"first", b"second, which is longer", b"3"):
         write_whole(path, data)
@@ -30,8 +30,8 @@ def test_a_file_is_there_whole_with_its_bytes_name_and_mode(tmp_path: Path, medi
 
 
 def test_the_journal_of_deletes_outlives_a_cut(tmp_path: Path, medium: Medium) -> None:
-    """Is an accepted delete on the disk when `add` returns, also in a new journal, and do the
-    entries of the former survive a rewrite?"""
+    """An accepted delete is on the disk when `add` returns, also in a new journal. Entries of the
+    former journal survive a rewrite."""
     path = tmp_path / "journal"
     first = Journal(path)
     assert medium.left(path) == b""
@@ -48,7 +48,7 @@ def test_the_journal_of_deletes_outlives_a_cut(tmp_path: Path, medium: Medium) -
 
 
 def test_a_journal_that_was_written_anew_outlives_a_cut(tmp_path: Path, medium: Medium) -> None:
-    """It was long and is a new file: is the next delete on the disk under its name?"""
+    """A long journal has become a new file: the next delete is on the disk under its name."""
     path, names = tmp_path / "journal", [f"{n:01000}" for n in range(1000)]
     journal = Journal(path)
     journal.add(names)
@@ -77,7 +77,7 @@ def test_a_deletion_in_a_map_in_a_file_outlives_a_cut(tmp_path: Path, medium: Me
 def test_the_secret_that_finds_blocks_outlives_a_cut(
     tmp_path: Path, medium: Medium, carried: bool
 ) -> None:
-    """A block that a cut leaves is found by its tenant's secret alone; the mark says which."""
+    """Only its tenant's secret finds a block that a cut leaves; the mark says which secret."""
     store = str(tmp_path / "store.ofs")
     secret, generated = tenant_secret(Tenant(), store, tmp_path)
     assert generated

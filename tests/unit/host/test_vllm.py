@@ -321,8 +321,8 @@ def test_a_pause_keeps_and_asks_back() -> None:
 
 
 def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
-    """If another request waits or runs, it is loaded asynchronously with its own bound; the fetch
-    time is learned once all workers have their part."""
+    """While another request waits or runs, a request is loaded asynchronously with its own bound.
+    The fetch time is learned once all workers have their part."""
     store, tokens = Store(), list(range(13))
     store.stored.update(shards(chain(tokens, BLOCK, salt_of(request("r", []))), 2))
     plans = Plans(store, BLOCK, SIZE, ranks=2, patience_s=60.0)  # type: ignore[arg-type]

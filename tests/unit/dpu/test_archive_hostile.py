@@ -192,12 +192,12 @@ def test_a_listing_holds_a_bounded_number_of_names(
 
 
 class Name(str):
-    """A name that counts its instances."""
+    """A name whose instances can be counted."""
 
 
 def test_a_dripping_answer_ends_with_the_archive(tmp_path: Path) -> None:
-    """Bytes come one at a time, each in time: a stop ends the call, and the deadline does without
-    one."""
+    """Bytes come one at a time, each in time: a stop ends the call; without one, the deadline
+    does."""
     import socket
 
     server = socket.create_server(("127.0.0.1", 0))

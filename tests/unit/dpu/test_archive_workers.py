@@ -112,7 +112,7 @@ class Bed:
             time.sleep(0.005)
 
     def settled(self) -> None:
-        """Whether the bucket is listed and nothing waits."""
+        """Wait until the bucket is listed and nothing is pending."""
 
         def quiet() -> bool:
             with self.state.lock:

@@ -1,4 +1,4 @@
-"""Does the gate before the control socket limit what a peer can use, and lock no other out?"""
+"""Does the gate in front of the control socket limit what a peer can use, and lock no other out?"""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ def quiet() -> Log:
 
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[ControlSocket]:
-    """The daemon's own socket, which answers every message with its number of frames."""
+    """Yield the daemon's own socket, which answers every message with its number of frames."""
     config = load(
         overrides={
             "daemon.endpoint": "tcp://127.0.0.1:*",
@@ -68,7 +68,7 @@ def shake(endpoint: str) -> socket.socket:
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     raw.sendall(bytes([4, len(ready)]) + ready)
     answer = b""
-    while len(answer) < 64 or b"READY" not in answer:  # what comes before it is no message
+    while len(answer) < 64 or b"READY" not in answer:  # messages begin only after READY
         piece = raw.recv(4096)
         if not piece:
             break  # displaced already
@@ -88,8 +88,8 @@ def ask(endpoint: str, frames: list[bytes]) -> bytes:
 def test_a_message_that_does_not_end_is_not_kept(
     control: ControlSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One message with frame after frame: is its sender stopped after the maximum length, and
-    disconnected, while others are answered? ZeroMQ alone would buffer them all."""
+    """One message has frame after frame: its sender is stopped at the maximum length and
+    disconnected, while others are answered. ZeroMQ alone would buffer them all."""
     monkeypatch.setattr(gate, "STALL_S", 1.0)
     sent = 0
     with shake(control.gate.endpoint) as raw, contextlib.suppress(OSError):
@@ -97,13 +97,13 @@ def test_a_message_that_does_not_end_is_not_kept(
         while sent < 1 << 28:
             raw.sendall(frame)
             sent += len(frame)
-    assert sent < 32 << 20, "it was read on"  # the kernel's buffers on the way are not ours
+    assert sent < 32 << 20, "it was read on"  # includes the kernel's buffers
     assert control.gate.counts["stalled"] == 1
     assert ask(control.gate.endpoint, [b"", b"x"]) == b"3"
 
 
 def test_messages_come_through_whole_and_in_any_number(control: ControlSocket) -> None:
-    """Do many large messages of one peer, more than may wait at once, all get their answer?"""
+    """Many large messages of one peer, more than may wait at once, all get their answer."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.setsockopt(zmq.LINGER, 0)
         dealer.connect(control.gate.endpoint)
@@ -115,8 +115,8 @@ def test_messages_come_through_whole_and_in_any_number(control: ControlSocket) -
 
 
 def test_the_peer_with_most_connections_loses_one(control: ControlSocket, tmp_path: Path) -> None:
-    """Eight may connect: do fifty lock no other peer out, over the network's socket or the
-    operator's?"""
+    """With eight connections allowed, fifty lock no other peer out, over the network's socket or
+    the operator's."""
     with contextlib.ExitStack() as held:
         for _ in range(50):
             held.enter_context(shake(control.gate.endpoint))
@@ -126,8 +126,7 @@ def test_the_peer_with_most_connections_loses_one(control: ControlSocket, tmp_pa
 
 
 def test_an_address_with_few_connections_keeps_them() -> None:
-    """Is it the flood's own connection that is closed, even if another has been silent for
-    longer?"""
+    """The flood's own connection is closed, even if another has been silent for longer."""
     one = gate.Gate(
         "tcp://127.0.0.1:*", connections_max=3, message_bytes_max=1, shared=False, log=quiet()
     )
@@ -142,8 +141,8 @@ def test_an_address_with_few_connections_keeps_them() -> None:
 def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
     control: ControlSocket,
 ) -> None:
-    """Users of one machine share its address: does the silent connection of a host that showed its
-    ticket stay while fifty without one come and go?"""
+    """Users of one machine share its address: the silent connection of a host that showed its
+    ticket stays while fifty without one come and go."""
     control.gate.whose = {b"ticket": "red"}.get  # type: ignore[assignment]
     with contextlib.ExitStack() as held:
         context = held.enter_context(zmq.Context())
@@ -159,7 +158,7 @@ def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
 
 
 def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
-    """Is a port in use refused, and the path of a killed daemon taken over?"""
+    """A port in use is refused, and the path of a killed daemon is taken over."""
     first = gate.Gate(
         f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False, log=quiet()
     )
@@ -171,7 +170,7 @@ def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="in use"):
         again.listen()
     assert first._listener is not None
-    first._listener.close()  # as a kill does: the file stays
+    first._listener.close()  # like a kill, this leaves the file
     again.listen()
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o666
     again.close()
@@ -191,7 +190,7 @@ def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
 
 
 def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
-    """During a flood of Hello: can a peer that said Hello before still prove its login?"""
+    """During a flood of Hello, a peer that said Hello before can still prove its login."""
     from offstage.dpu.protocol import OPERATOR, Hello, prove
 
     hosts = Hosts(None, [], b"secret" * 4, 8, quiet())  # type: ignore[arg-type]
@@ -203,7 +202,7 @@ def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """The daemon's CURVE key, mode 0644: does the daemon refuse to use it?"""
+    """The daemon refuses to use its CURVE key if the mode is 0644."""
     zmq.auth.create_certificates(tmp_path, "server")
     (tmp_path / "clients").mkdir()
     (tmp_path / "server.key_secret").chmod(0o644)
@@ -215,8 +214,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_connections_of_many_addresses_displace_no_host() -> None:
-    """Each address has one connection, a tenant three: does an unauthenticated one make room for
-    the next?"""
+    """Each address has one connection and a tenant has three: an unauthenticated one makes room for
+    the next."""
     gate = Gate("ipc://@x", connections_max=8, message_bytes_max=1, shared=False, log=quiet())
     pairs = []
     for number, peer in enumerate(["tenant a"] * 3 + [f"10.0.0.{at}" for at in range(5)]):
@@ -229,8 +228,8 @@ def test_connections_of_many_addresses_displace_no_host() -> None:
 
 
 def test_a_gate_takes_the_place_of_no_file(tmp_path: Path) -> None:
-    """Is a file, a link or a folder at the path of an endpoint refused and left alone; and is a
-    killed daemon's socket replaced?"""
+    """A file, a link or a folder at the path of an endpoint is refused and left alone; a killed
+    daemon's socket is replaced."""
     (tmp_path / "file").write_text("of somebody")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()

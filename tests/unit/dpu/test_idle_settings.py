@@ -1,4 +1,4 @@
-"""Is each setting without effect on a daemon named, and none that has one?"""
+"""Is every setting without effect on a daemon named, and no other?"""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 
 def config_of(tmp_path: Path, given: dict[str, str]) -> Config:
-    """`two`: with two tenants, of a file."""
+    """`two`: read a file with two tenants."""
     file = None
     if "two" in given:
         file = tmp_path / "two.toml"

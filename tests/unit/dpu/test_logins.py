@@ -15,8 +15,8 @@ from offstage.dpu.tenants.hosts import CHALLENGES_MAX, Host, Hosts, Refused, Ten
 
 
 def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
-    """Is the secret proved over the host's nonce with the daemon's user, in the same way for every
-    tenant's name, not without a nonce, and not to a version that would not ask for it?"""
+    """The daemon proves the secret over the host's nonce with its user, in the same way for every
+    tenant's name, but not without a nonce or to a version that would not ask for it."""
     for tenant, secret in SECRETS.items():
         asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
         said = world.answer(b"", asks)
@@ -32,7 +32,7 @@ def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
 
 
 def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
-    """Is a login by another tenant's secret, a replayed proof, or an invented name refused?"""
+    """A login with another tenant's secret, a replayed proof, or an invented name is refused."""
     for tenant, secret in (
         ("red", SECRETS["blue"]),
         (p.OPERATOR, SECRETS["red"]),
@@ -51,8 +51,8 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
 
 
 def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    """Blocks are named by the secret, so that of the start stays valid: is a changed file logged
-    once, and named in the error of a login with the new secret, until the old one is back?"""
+    """The secret read at the start names the blocks and stays valid. A changed file is logged once,
+    and named in the error of a login with the new secret, until the old one is back."""
     stream = io.StringIO()
     file = tmp_path / "red.secret"
     tenant = TenantState("red", 0, b"r" * 32, 8, secret_file=str(file))
@@ -78,7 +78,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
 
 
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
-    """Is the memory that an unauthenticated peer can use bounded?"""
+    """The memory that an unauthenticated peer can use is bounded."""
     for _ in range(CHALLENGES_MAX + 50):
         world.answer(b"", hello("red"))
     assert len(world.hosts._challenges) <= CHALLENGES_MAX

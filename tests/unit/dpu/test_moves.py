@@ -1,4 +1,4 @@
-"""Is a move started, tracked and refused as its record and this machine say?"""
+"""Is a move started, tracked and refused as its record and this machine require?"""
 
 import io
 import threading
@@ -36,7 +36,7 @@ def config(path: Path) -> Config:
 
 
 def made(path: Path) -> bytes:
-    """A new store; its uuid."""
+    """Make a new store; return its uuid."""
     opened = StorageConfig("posix", str(path), size_bytes=SIZE_BYTES, lba_size_bytes=LBA)
     with Storage(opened) as storage, Store(storage, STORE, str(path)):
         pass
@@ -45,7 +45,8 @@ def made(path: Path) -> bytes:
 
 
 def forward(path: Path, to: Path, uuid: bytes, next_uuid: bytes, damage: bool = False) -> None:
-    """The firmware's record of a switch, written independently from the page of the format."""
+    """Write the firmware's record of a switch from the page of the format, not with the firmware's
+    code."""
     record = np.zeros(1, FORWARD)
     record["magic"] = int.from_bytes(FORWARD_MAGIC, "little")
     record["size_bytes"], record["moved_s"] = SIZE_BYTES, 7
@@ -131,7 +132,7 @@ def wait_begun(moves: Moves) -> None:
 
 
 def test_one_move_at_a_time_and_the_next_from_where_the_last_went(tmp_path: Path) -> None:
-    """While a move begins or runs another is refused; afterwards its target is the current
+    """While a move begins or runs, another is refused. Afterwards its target is the current
     storage."""
     (tmp_path / "one").write_bytes(b"")
     device = Device()
@@ -176,7 +177,7 @@ def test_a_move_that_is_refused_or_fails_leaves_the_storage_what_it_was(tmp_path
 
 @pytest.mark.parametrize("path", ["a\0b", "a\udc80b", "/" + "d" * 5000, "/dev/null", ""])
 def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_path: Path) -> None:
-    """Is each of these bad input, and no exception that ends the daemon?"""
+    """Each of these is bad input, not an exception that ends the daemon."""
     (tmp_path / "one").write_bytes(b"")
     moves, _ = moves_of(Device(), tmp_path / "one")
     with pytest.raises(BadInput):
@@ -185,8 +186,8 @@ def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_pat
 
 @pytest.mark.parametrize("error", [StoreFull("too small"), DeviceTimeout("no answer")], ids=repr)
 def test_a_refused_move_removes_the_files_it_made(error: OffstageError, tmp_path: Path) -> None:
-    """The target's file and each tenant's files next to it are removed; but existing files stay,
-    and so does everything if it is unknown whether the move has begun."""
+    """The target's file and each tenant's files next to it are removed. Existing files stay, and so
+    does everything if it is unknown whether the move has begun."""
     (tmp_path / "one").write_bytes(b"")
     (tmp_path / "there").write_bytes(b"")
     before = snapshot(tmp_path)
@@ -203,12 +204,12 @@ def test_a_refused_move_removes_the_files_it_made(error: OffstageError, tmp_path
         with pytest.raises(type(error)):
             wait_begun(moves)
     after = snapshot(tmp_path)
-    after["there"] = before["there"]  # of another time
+    after["there"] = before["there"]  # modified by the test's own touch
     assert (after == before) == isinstance(error, StoreFull)
 
 
 def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:
-    """Would the secret next to the new place be lost? Its store cannot be read with another."""
+    """The secret next to the new place is kept: its store cannot be read with another."""
     (tmp_path / "one").write_bytes(b"")
     kept = tmp_path / "two.default.secret"
     kept.write_text("ab" * 32)
@@ -219,7 +220,7 @@ def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:
 
 
 def test_a_move_that_fails_by_a_mistake_of_ours_is_told(tmp_path: Path) -> None:
-    """Does an exception on the move's thread reach the caller, instead of an ok?"""
+    """An exception on the move's thread reaches the caller, instead of an ok."""
     (tmp_path / "one").write_bytes(b"")
     device = Device()
     device.move = lambda config: 1 / 0  # type: ignore[assignment, return-value]

@@ -41,7 +41,7 @@ def pipes() -> Attachment:
 
 
 def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any]]:
-    """Connect, send it, and let the hand-out serve readable sockets."""
+    """Connect, send a request, and let the hand-out serve readable sockets."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(fd_passing.path))
         client.send(words)
@@ -57,7 +57,7 @@ def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any
 
 
 def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path) -> None:
-    """Does each token give its own descriptors, once, and does any other get none?"""
+    """Each token gives its own descriptors, once; any other gets none."""
     fd_passing = FdPassing(tmp_path / "s", quiet())
     assert fd_passing.path.stat().st_mode & 0o777 == 0o600
     first, second = pipes(), pipes()
@@ -80,7 +80,7 @@ def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path)
 
 
 def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
-    """Is a second daemon refused with the first one's pid, and admitted once that is gone?"""
+    """A second daemon is refused with the first one's pid, and admitted once that is gone."""
     lock = hold_runtime_dir(tmp_path / "run")
     with pytest.raises(BadInput, match=f"pid {os.getpid()}"):
         hold_runtime_dir(tmp_path / "run")
@@ -89,8 +89,8 @@ def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
 
 
 def test_a_runtime_dir_that_is_no_daemons_keeps_its_mode_and_files(tmp_path: Path) -> None:
-    """A world-writable folder, one with another's file, link or pipe at the lock's path, one that
-    another daemon has: is it refused before its mode and its files are changed?"""
+    """A folder that is world-writable, has another's file, link or pipe at the lock's path, or
+    belongs to another daemon is refused before its mode and its files are changed."""
     for name in ("everybodys", "text", "link", "pipe", "held"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o1777 if name == "everybodys" else 0o755)
@@ -108,7 +108,7 @@ def test_a_runtime_dir_that_is_no_daemons_keeps_its_mode_and_files(tmp_path: Pat
 
 
 def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_path: Path) -> None:
-    """Are the keys of a store the same after a restart, and is a readable secret refused?"""
+    """A store's keys are the same after a restart, and a secret that others can read is refused."""
     store = str(tmp_path / "store.ofs")
     secret, generated = tenant_secret(Tenant(), store, tmp_path)
     assert generated and tenant_secret(Tenant(), store, tmp_path) == (secret, True)
@@ -128,7 +128,8 @@ def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_pat
 
 
 def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) -> None:
-    """Are the rings' records in the files, complete, and is a second run in them refused?"""
+    """The rings' records are in the files, complete, and a second run in the same files is
+    refused."""
     wanted = np.zeros(5, RECORD)
     wanted["step"] = np.arange(5)
     device.pending = [wanted[:3], wanted[3:]]
@@ -147,7 +148,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
 
 
 def test_a_recording_that_the_disk_refused_ends_there(tmp_path: Path, device: Any) -> None:
-    """Is nothing written after the gap, and is it in the manifest?"""
+    """Nothing is written after the gap, and the manifest reports it."""
     wanted = np.zeros(4, RECORD)
     device.pending = [wanted[:1], wanted[1:2], wanted[2:]]
     recorder = Recorder(tmp_path / "run", device, quiet())
@@ -168,7 +169,7 @@ def test_a_recording_that_the_disk_refused_ends_there(tmp_path: Path, device: An
 def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
     device: Any, tmp_path: Path, kept: str
 ) -> None:
-    """Is nothing created or written next to the rest of another recording?"""
+    """Nothing is created or written next to the rest of another recording."""
     (tmp_path / kept).write_bytes(b"kept")
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path, device, quiet())
@@ -187,7 +188,7 @@ def figures(device: Any) -> TenantFigures:
     "name", ['a"b', "a\\b", 'a\nb{tenant="c"} 1', "a\x1b[31m", "a\u202e", "a\\"]
 )
 def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, name: str) -> None:
-    """Is a tenant of any such name refused at the start?"""
+    """A tenant with any such name is refused at the start."""
     with pytest.raises(BadInput, match=r"is no name for a tenant|not printable"):
         derive(Config(tenants=(Tenant(name=name),)))
     told = Snapshot(
@@ -213,7 +214,7 @@ def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, na
 
 
 def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
-    """Do counts of the ledger arrive at a Prometheus parser, split into trivial and not?"""
+    """The ledger's counts arrive at a Prometheus parser, split into trivial and non-trivial."""
     telemetry = Telemetry()
     telemetry.start("127.0.0.1", 0)
     try:
@@ -259,7 +260,7 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
 
 
 def test_the_reference_page_names_every_message(pytestconfig: pytest.Config) -> None:
-    """Does docs/reference know each message there is?"""
+    """Every message is in docs/reference."""
     reference = Path(str(pytestconfig.rootpath)) / "docs/reference"
     messages = (reference / "protocol.md").read_text()
     for kind in (*p.CALLS, *p.Reply.__subclasses__(), *get_args(zmq_messages.FabricRequest)):
@@ -271,7 +272,7 @@ def test_the_reference_page_names_every_message(pytestconfig: pytest.Config) -> 
 def test_a_runtime_folder_that_others_had_first_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a folder above it that others can change, or a link of theirs, refused and left alone?"""
+    """A parent folder that others can change, or a link of theirs, is refused and left alone."""
     base = tmp_path / "offstage-1"
     base.mkdir()
     base.chmod(0o777)

@@ -19,7 +19,7 @@ def stored_at(path: Path) -> Config:
 
 
 def test_a_file_that_is_no_whole_store_is_refused_and_not_grown(tmp_path: Path) -> None:
-    """The firmware grows a file as it opens it: is one of another kind or size left alone?"""
+    """The firmware grows a file as it opens it, so one of another kind or size is left alone."""
     head = STORE_MAGIC + bytes(24)
     for name, data, said in (
         ("alien", b"\x7fELF" * 100, "no store and not empty"),
@@ -43,7 +43,8 @@ def test_an_empty_absent_or_whole_file_may_be_opened(tmp_path: Path) -> None:
 
 
 def test_more_memory_or_cores_than_there_are_is_refused() -> None:
-    """Otherwise the kernel's OOM killer would report the former late, and nothing the latter."""
+    """Otherwise the OOM killer would report too much memory late, and nothing would report too many
+    cores."""
     with pytest.raises(BadInput, match=r"this machine has .* of memory; lower arena.size"):
         check_machine(load(overrides={"arena.size": "64TiB"}, environ={}))
     with pytest.raises(BadInput, match=r"daemon\.cpu is 4095"):
@@ -53,8 +54,8 @@ def test_more_memory_or_cores_than_there_are_is_refused() -> None:
 
 
 def test_a_file_that_is_refused_keeps_its_mode_and_bytes(tmp_path: Path) -> None:
-    """Is a file that is no store, of any size, inspected before its mode is changed? And is a pipe
-    not waited for?"""
+    """A file that is no store, of any size, is inspected before its mode is changed. A pipe is not
+    waited for."""
     for size_bytes in (100, SIZE_BYTES):
         file = tmp_path / f"alien{size_bytes}"
         file.write_bytes(b"x" * size_bytes)
@@ -72,7 +73,7 @@ def test_a_file_that_is_refused_keeps_its_mode_and_bytes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["a\0b", "a\x1b[31mb", "a\nb", "a\udc80b", "a\u202eb"])
 def test_a_path_that_is_no_text_is_refused(path: str) -> None:
-    """Is a zero byte, an escape, a surrogate or a change of direction one line of bad input?"""
+    """A zero byte, an escape, a surrogate or a change of direction is one line of bad input."""
     with pytest.raises(BadInput, match="not printable") as refused:
         load(overrides={"storage.path": path}, environ={})
     assert str(refused.value).isprintable()

@@ -1,4 +1,5 @@
-"""Which users are admitted, and which files count as private: each bit of a mode, each identity."""
+"""Which users are admitted, and which files are private, for each bit of a mode and each
+identity?"""
 
 import contextlib
 import os
@@ -26,7 +27,7 @@ from offstage.host.link.control import Control
 from offstage.testbeds.cli import run
 
 US = os.getuid()
-STRANGER = US + 1000  # nor root
+STRANGER = US + 1000  # is not root either
 OTHERS = (0o640, 0o620, 0o610, 0o604, 0o602, 0o601)
 TOKEN = "5e" * 32
 
@@ -54,7 +55,7 @@ def test_a_drive_may_be_open_to_its_group_only(mode: int) -> None:
 
 
 def test_a_file_of_another_user_is_not_ours() -> None:
-    """Root's is; and where the owner's number means nothing, it is not checked."""
+    """Root's is accepted; where the owner's number means nothing, it is not checked."""
     with pytest.raises(BadInput, match="belongs to another user"):
         check_private(Path("file"), found=as_if(0o600, STRANGER))
     check_private(Path("file"), found=as_if(0o600, 0))
@@ -100,7 +101,7 @@ def key_of_a_host(folder: Path) -> tuple[Path, Callable[[], object]]:
     zmq.auth.create_certificates(folder, "client")
 
     def dial() -> None:
-        with contextlib.suppress(Unreachable):  # nobody listens there
+        with contextlib.suppress(Unreachable):  # nothing listens there
             Control("tcp://127.0.0.1:9", secret=b"s" * 32, curve_dir=folder, timeout_s=0.05)
 
     return folder / "client.key_secret", dial
@@ -123,7 +124,7 @@ def test_a_secret_that_its_group_can_read_is_refused_wherever_it_is_read(
 
 
 def test_marks_and_keys_of_others_are_not_overwritten(tmp_path: Path) -> None:
-    """A file of the name that a tenant's mark would have, and one half of a pair of keys."""
+    """A file has the name of a tenant's mark; another is one half of a pair of keys."""
     (tmp_path / "store.ofs.default.mark").write_text("of a proof reader\n")
     (tmp_path / "server.key").write_text("of a door\n")
     config = load(overrides={"storage.path": str(tmp_path / "store.ofs")}, environ={})
@@ -158,8 +159,7 @@ def test_the_token_of_metrics_is_its_groups_and_not_everybodys(tmp_path: Path, m
 
 
 def test_a_door_with_groups_admits_their_members_alone() -> None:
-    """If a tenant has groups: is a user who is in none of them kept out, and one who is in any
-    admitted?"""
+    """If a tenant has groups, a user in none of them is kept out, and one in any is admitted."""
     door = Door(groups=frozenset({500, 501}))
     assert not door.admits(Peer(1, STRANGER, frozenset()))
     assert not door.admits(Peer(1, STRANGER, frozenset({502, 0})))
@@ -168,7 +168,8 @@ def test_a_door_with_groups_admits_their_members_alone() -> None:
 
 
 def test_a_door_with_users_admits_them_alone() -> None:
-    """A number is a user's or a group's, never both; a door with neither is the daemon's own."""
+    """A number is a user's or a group's, never both. A door with neither admits only the daemon's
+    user."""
     door = Door(users=frozenset({STRANGER}))
     assert door.admits(Peer(1, STRANGER, frozenset()))
     assert not door.admits(Peer(1, STRANGER + 1, frozenset({STRANGER})))

@@ -1,4 +1,4 @@
-"""Do messages survive encoding and decoding, and is all other input one typed error?"""
+"""Do messages survive encoding and decoding, and does all other input give one typed error?"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -58,13 +58,13 @@ DECODERS = [
 
 @given(REQUESTS)
 def test_a_request_survives_the_wire(request: p.Request) -> None:
-    """Does every kind of message decode to what was encoded?"""
+    """Every kind of message decodes to what was encoded."""
     assert p.decode_request(p.encode(request)) == request
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_are_one_typed_error(data: bytes) -> None:
-    """Can any bytes make a decoder raise something other than BadInput?"""
+    """No bytes make a decoder raise anything but BadInput."""
     for decode in DECODERS:
         with pytest.raises(BadInput) as raised:
             decode(data)
@@ -73,7 +73,7 @@ def test_random_bytes_are_one_typed_error(data: bytes) -> None:
 
 @given(REQUESTS, st.data())
 def test_a_damaged_request_decodes_or_is_refused(request: p.Request, data: st.DataObject) -> None:
-    """Flipped bytes, cut ends and glued tails: nothing but a valid message or BadInput?"""
+    """Flipped bytes, cut ends and appended tails give a valid message or BadInput."""
     raw = bytearray(p.encode(request))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -94,7 +94,7 @@ def test_a_damaged_request_decodes_or_is_refused(request: p.Request, data: st.Da
     )
 )
 def test_well_formed_msgpack_of_another_shape_is_refused(value: object) -> None:
-    """Is valid msgpack that is no message refused, with a tag of ours or without?"""
+    """Valid msgpack that is no message is refused, with or without a known tag."""
     fields = value if isinstance(value, dict) else {"contents": value}
     for body in (value, {"type": "Append", **fields}):
         with pytest.raises(BadInput):
@@ -105,29 +105,29 @@ def test_well_formed_msgpack_of_another_shape_is_refused(value: object) -> None:
     "opener", [b"\x91", b"\x81\xa1a", b"\xdc\xff\xff", b"\xdf\xff\xff\xff\xff"]
 )
 def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None:
-    """Does a bomb of nested or claimed-huge containers end in the error, without a crash?"""
+    """Deeply nested containers, or containers of a huge claimed size, end in the error, not a
+    crash."""
     for decode in DECODERS:
         with pytest.raises(BadInput):
             decode(b"\x82\xa4type\xa6Append\xa8contents" + opener * 100_000)
 
 
 def test_a_call_that_does_not_say_by_whom_is_the_operators() -> None:
-    """And does each call of the protocol declare its callers, so that none is granted by
-    default?"""
+    """Each call of the protocol declares its callers, so that none is granted by default."""
     assert Call.by == "operator"
     assert [one.__name__ for one in Call.__subclasses__() if "by" not in vars(one)] == []
 
 
 def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
-    """Is an unknown newer version ignored, and does an incompatible peer learn the supported
-    versions?"""
+    """An unknown newer version is ignored, and an incompatible peer learns the supported
+    versions."""
     assert negotiate([99, 6, 1]) == 6
     with pytest.raises(BadInput, match="the daemon \\[6\\]"):
         negotiate([5, 4])
 
 
 def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
-    """Does changing any one of the four change the proof?"""
+    """Changing any one of the four changes the proof."""
     parts: Any = (b"s" * 32, b"n" * 16, "tenant", "name")
     others = (b"S" * 32, b"N" * 16, "tenanT", "namE")
     proofs = {p.prove(*parts)}
@@ -140,8 +140,8 @@ def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
 
 
 def parts(found: info.Type, path: str) -> Iterator[tuple[str, info.Type]]:
-    """The parts of a field that a sender chooses: each number, text, run of bytes and list, at any
-    depth."""
+    """Yield the parts of a field that a sender chooses: each number, text, run of bytes and list,
+    at any depth."""
     if isinstance(found, info.StructType):
         for field in found.fields:
             yield from parts(field.type, f"{path}.{field.name}")
@@ -182,8 +182,8 @@ BOUNDED_BY = {
 
 @pytest.mark.parametrize("path", PARTS)
 def test_every_part_of_a_request_has_bounds(path: str) -> None:
-    """Is each number refused on arrival below zero and above what C has room for, and each length
-    by its type, or by the table's limit?"""
+    """Each number below zero or too large for C is refused on arrival; each length is bounded by
+    its type, or by the table's limit."""
     found = PARTS[path]
     if isinstance(found, info.IntType):
         assert found.ge is not None and found.ge >= 0
@@ -197,7 +197,7 @@ def test_every_part_of_a_request_has_bounds(path: str) -> None:
 
 
 def test_the_longest_pace_is_the_cores() -> None:
-    """Does the core accept every pace that the protocol accepts?"""
+    """The core accepts every pace that the protocol accepts."""
     for path in ("SessionOpen.step_ns", "SessionsOpen.due_ns"):
         found = PARTS[path]
         assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
@@ -212,7 +212,7 @@ def test_the_longest_pace_is_the_cores() -> None:
     ],
 )
 def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> None:
-    """Can a peer make the daemon answer, and log, invented text of any length?"""
+    """No peer can make the daemon answer, or log, invented text of unlimited length."""
     with pytest.raises(BadInput) as raised:
         p.decode_request(msgspec.msgpack.encode(message))
     assert len(str(raised.value)) < 600
@@ -232,6 +232,6 @@ def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> N
     ],
 )
 def test_a_number_out_of_its_bounds_is_refused(request_: dict[str, object]) -> None:
-    """Is a count beyond u32, or a time beyond its limit, refused by the decoder?"""
+    """The decoder refuses a count beyond u32 and a time beyond its limit."""
     with pytest.raises(BadInput):
         p.decode_request(msgspec.msgpack.encode(request_))

@@ -19,7 +19,7 @@ from offstage.dpu.sockets.fd_passing import Handed
 
 
 def test_every_call_has_a_method_that_returns_its_reply() -> None:
-    """Is each call answered here, except those of a login and those that the loop answers later?"""
+    """Each call is answered here, except those of a login and those that the loop answers later."""
     returns = {kind: method.__annotations__["return"] for kind, method in METHODS.items()}
     assert returns == {kind: kind.reply() for kind in returns}
     elsewhere = {p.Hello, p.Prove, p.Hold, p.Connect, p.Drain, p.StorageMove}
@@ -27,7 +27,7 @@ def test_every_call_has_a_method_that_returns_its_reply() -> None:
 
 
 def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
-    """Does the reply to a session have the policy's limits on scores?"""
+    """The reply to a session has the policy's limits on scores."""
     welcome = world.login("red")
     assert isinstance(welcome, p.Welcome)
     world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
@@ -37,7 +37,7 @@ def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
 
 
 def test_a_session_belongs_to_its_host(world: World) -> None:
-    """Can a host, of the same tenant or another, name a session that is not its own?"""
+    """No host, of the same tenant or another, can name a session that is not its own."""
     owner, sibling, stranger = world.ticket("red"), world.ticket("red"), world.ticket("blue")
     session = world.session(owner)
     for ticket in (sibling, stranger):
@@ -54,7 +54,7 @@ def test_a_session_belongs_to_its_host(world: World) -> None:
 
 
 def test_a_purge_is_not_over_while_what_is_gone_is_under_way(world: World) -> None:
-    """The caller repeats the purge while there is `marking`, and not for blocks in use."""
+    """The caller repeats the purge while `marking` is not 0, but not for blocks in use."""
     operator = world.ticket(p.OPERATOR)
     for left, marking in (({"writing": 0, "named": 7}, 0), ({"writing": 3, "named": 0}, 3)):
         world.device.purge_left = left
@@ -63,7 +63,7 @@ def test_a_purge_is_not_over_while_what_is_gone_is_under_way(world: World) -> No
 
 
 def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
-    """May a tenant change the policy, reset the arena or read another's ledger?"""
+    """A tenant may not change the policy, reset the arena or read another's ledger."""
     red, operator = world.ticket("red"), world.ticket(p.OPERATOR)
     change = p.PolicySet(changes={"degree_max": "3"})
     assert world.code(red, change) == "forbidden"
@@ -86,8 +86,8 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
 
 
 def test_shares_of_a_tenant_change_live(world: World) -> None:
-    """Does `tenant.NAME.KEY` set that tenant's share, alone and with keys of the policy; and is a
-    key that cannot change at run time refused, with nothing changed?"""
+    """`tenant.NAME.KEY` sets that tenant's share, alone or with keys of the policy. A key that
+    cannot change at run time is refused, and nothing changes."""
     operator = world.ticket(p.OPERATOR)
     assert world.code(world.ticket("red"), p.PolicySet(changes={"tenant.red.weight": "9"})) == (
         "forbidden"
@@ -113,7 +113,7 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
     ]:
         bad = p.PolicySet(changes={name: text, "degree_max": "7"})
         assert world.code(operator, bad) == code, name
-    # The policy may be refused by what only the device or its drive says.
+    # Only the device or its drive may know why a policy is refused.
     bad = p.PolicySet(changes={"tenant.blue.weight": "9", "drive_years": "5"})
     assert world.code(operator, bad) == "invalid"
     assert world.device.shares[blue] == (4, 2_000_000, 65536)
@@ -121,11 +121,11 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
 
 
 def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
-    """Sessions, ports and logins of one tenant: is it refused at its own limit, warned before, and
-    is there room for the other? And does a session that ends make room?"""
+    """For sessions, ports and logins a tenant is warned before its own limit and refused at it,
+    while others have room. A session that ends makes room."""
     red = dataclasses.replace(world.hosts.tenants["red"], session_max=5, port_max=1)
     world.hosts.tenants["red"] = red
-    world.hosts._hosts_max = 9  # of all tenants
+    world.hosts._hosts_max = 9  # over all tenants
     ticket, opening = world.ticket("red"), p.SessionOpen(select_blocks=1)
     first = world.session(ticket)
     assert [world.code(ticket, opening) for _ in range(2)] == ["Opened"] * 2
@@ -146,7 +146,7 @@ def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
 
 
 def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
-    """Are port, sessions and promises of a silent host taken back, and its ticket void?"""
+    """Port, sessions and promises of a silent host are taken back, and its ticket is void."""
     ticket = world.ticket("red")
     world.session(ticket)
     assert world.device.ports and world.device.sessions
@@ -159,7 +159,7 @@ def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
 
 
 def test_a_host_that_is_dismissed_has_nothing_left_and_no_other_host_does(world: World) -> None:
-    """Are sessions, ports and logins of that name and tenant removed, and no others?"""
+    """Sessions, ports and logins of that name and tenant are removed, and no others."""
     gone, other = world.ticket("red"), world.ticket("blue")
     session = world.session(gone)
     kept = world.session(other)
@@ -174,7 +174,7 @@ def test_a_host_that_is_dismissed_has_nothing_left_and_no_other_host_does(world:
 
 
 def test_full_draining_and_misordered_requests_are_typed_errors(world: World) -> None:
-    """Does each refusal have a code a program can act on?"""
+    """Each refusal has a code that a program can act on."""
     tickets = [world.ticket("red") for _ in range(3)]
     assert world.code(tickets[0], p.SessionOpen(select_blocks=1)) == "invalid"  # no port yet
     assert world.code(tickets[0], p.Attach()) == "Attached"
@@ -189,7 +189,7 @@ def test_full_draining_and_misordered_requests_are_typed_errors(world: World) ->
 
 
 def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> None:
-    """Does it leave port and sessions as they are, and need a port to begin with?"""
+    """It leaves port and sessions as they are, and needs a port to begin with."""
     ticket, other = world.ticket("red"), world.ticket("red")
     session = world.session(ticket)
     ports = dict(world.device.ports)
@@ -201,8 +201,8 @@ def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> Non
 
 
 def test_a_failure_of_ours_is_answered_and_the_service_lives_on(world: World) -> None:
-    """Does an internal error in one request reach the host as `internal`, and does the next request
-    work?"""
+    """An internal error in one request reaches the host as `internal`, and the next request
+    works."""
     ticket = world.ticket("red")
     session = world.session(ticket)
     world.device.session_append = lambda *_: 1 / 0
@@ -212,19 +212,19 @@ def test_a_failure_of_ours_is_answered_and_the_service_lives_on(world: World) ->
 
 
 def test_a_flood_of_one_event_is_counted_instead_of_written() -> None:
-    """Can a peer that is refused without end fill the disk with log lines?"""
+    """A peer that is refused endlessly cannot fill the disk with log lines."""
     stream = io.StringIO()
     log = Log("info", stream, text=False)
     for number in range(1000):
         log.warning("flood", number=number)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert 1 <= len(lines) <= 2 * RATE_MAX  # the loop may run across a second's end
+    assert 1 <= len(lines) <= 2 * RATE_MAX  # the loop may cross into the next second
     log.warning("another")
     assert json.loads(stream.getvalue().splitlines()[-1])["event"] == "another"
 
 
 def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World) -> None:
-    """Do attached hosts stay, and does the fabric end when they have left?"""
+    """Attached hosts stay, and the fabric ends when they have left."""
     operator, red, blue = world.ticket(p.OPERATOR), world.ticket("red"), world.ticket("blue")
     attachments = world.service.attachments
     assert isinstance(attachments, NoAttachments)
@@ -244,8 +244,8 @@ def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World
 
 
 def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
-    """Two tenants report a shard of one name: neither sees the other's copies; a host without a
-    tenant has no shards. The figures of the status are the tenant's."""
+    """When two tenants report a shard of one name, neither sees the other's copies; a host without
+    a tenant has no shards. The status has the tenant's figures."""
     red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
     copies = []
     for ticket, made in ((red, "dpu1"), (blue, "")):
@@ -261,9 +261,9 @@ def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
 
 
 def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None:
-    """For the same contents of two users: does the device get different names for each, and the
-    same for one user's hosts, of chunks and of objects alike? And may a host of no known user open
-    nothing, and one of another fabric not attach?"""
+    """For the same contents, of chunks or of objects, the device gets different names for two users
+    and the same for one user's hosts. A host of no known user can open nothing, and one of another
+    fabric cannot attach."""
     red = dataclasses.replace(world.hosts.tenants["red"], sharing="user")
     world.hosts.tenants["red"] = red
     world.device.port_max = 4
@@ -297,7 +297,7 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
 
 
 def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:
-    """Are an escape, a new line and a change of direction shown as text, without effect?"""
+    """An escape, a new line and a change of direction are shown as text, without effect."""
     stream = io.StringIO()
     Log("info", stream, text=True).info("host", name="a\x1b[2J\nfake error\u202eb")
     assert stream.getvalue().endswith("name=a\\x1b[2J\\nfake error\\u202eb\n")
@@ -321,7 +321,7 @@ FAR = (1 << 32) - 1
     ],
 )
 def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[str, Any]) -> None:
-    """Is every number of SessionsOpen checked before the first session is closed?"""
+    """Every number of SessionsOpen is checked before the first session is closed."""
     ticket = world.ticket("red")
     session = world.session(ticket)
     given = {"closing": [session], "contents": [b"c" * 16]} | bad
@@ -332,7 +332,7 @@ def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[s
 
 
 def test_a_daemon_of_no_pod_promises_nothing(world: World) -> None:
-    """Is a pod member's request refused, as one that is not for this daemon?"""
+    """A pod member's request is refused as not meant for this daemon."""
     asks = p.Hold(
         name="a", incarnation=2**63 - 1, to="b", to_incarnation=0, nonce=bytes(16), proof=bytes(32)
     )

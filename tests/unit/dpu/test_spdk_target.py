@@ -59,7 +59,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def program(folder: Path, script: str) -> str:
-    """A program that does this, whatever its arguments."""
+    """Write a program that does this, whatever its arguments."""
     file = folder / "nvmf_tgt"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -74,7 +74,7 @@ def refusal(path: str) -> OffstageError:
 
 
 def test_no_program_and_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong path, and the extra that was forgotten: each with its own fix."""
+    """A wrong path and a missing extra each have their own fix."""
     assert isinstance(refusal(str(tmp_path / "nowhere")), BadInput)
     monkeypatch.setitem(sys.modules, "spdk.rpc.client", None)
     missing = refusal(program(tmp_path, "exit 0"))
@@ -82,7 +82,7 @@ def test_no_program_and_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_ends_is_told_by_its_last_words(tmp_path: Path) -> None:
-    """Does the line have the program's last output?"""
+    """The line has the program's last output."""
     ends = program(tmp_path, "echo no memory >&2; exit 1")
     assert "did not start: no memory" in str(refusal(ends))
 
@@ -90,7 +90,7 @@ def test_a_program_that_ends_is_told_by_its_last_words(tmp_path: Path) -> None:
 def test_a_program_that_never_answers_is_given_up_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does the wait end, and the program with it?"""
+    """The wait ends, and the program with it."""
     monkeypatch.setattr(spdk_target, "START_TIMEOUT_S", 0.3)
     written = tmp_path / "pid"
     hangs = program(tmp_path, f"echo $$ > {written}; exec sleep 600")
@@ -99,7 +99,7 @@ def test_a_program_that_never_answers_is_given_up_and_ended(
 
 
 def test_a_refusal_has_the_reason_and_not_the_request(tmp_path: Path) -> None:
-    """The client's text is request and response, over many lines."""
+    """The client's text has request and response, over many lines."""
     with (
         Target(program(tmp_path, "touch rpc.sock; exec sleep 600")) as target,
         pytest.raises(RunFailed) as caught,

@@ -44,9 +44,9 @@ def llama(**more: str) -> Any:
 
 def test_keep_is_the_rent_that_prefilling_costs() -> None:
     """$0.222 a million tokens against 30.72 TB for $10,950 over three years: 49.5 hours without the
-    trailers (F2 of the notes), less the wear of writing; is it rounded to minutes, longer for a
+    trailers (F2 of the notes), less the wear of writing. It is rounded to minutes, longer for a
     drive with a longer service time, and unlimited if it exceeds the field or a price is
-    missing?"""
+    missing."""
     config = llama(**PRICES)
     keep = Thresholds(config, 30_720 * 10**9)
     policy = config.policy
@@ -68,7 +68,7 @@ def test_keep_is_the_rent_that_prefilling_costs() -> None:
 
 def test_a_hit_is_worth_so_many_bytes() -> None:
     """The wear of a write is 29 % of the cost of prefilling (section 6 of the notes): 3.4 records a
-    hit?"""
+    hit."""
     config = llama(**PRICES, storage__endurance="56064TB")
     found = Thresholds(config, 30_720 * 10**9).written_per_hit_max(config.policy)
     assert found / (256 << 10) == pytest.approx(1 / 0.288, rel=0.02)
@@ -77,8 +77,9 @@ def test_a_hit_is_worth_so_many_bytes() -> None:
 
 
 def test_few_tokens_are_sooner_computed_than_brought_back() -> None:
-    """20,000 tokens a second against an archive: 4 at once of 256 tokens in 30 ms come sooner from
-    about 1,440 on, rounded to a power of two; 100 ms each never do; is an unknown pace no bound?"""
+    """20,000 tokens a second against an archive: 4 at once of 256 tokens in 30 ms arrive sooner
+    from about 1,440 on, rounded to a power of two; 100 ms each never do. An unknown pace gives no
+    bound."""
     thresholds = Thresholds(llama(), TB)
     policy = PolicyOptions(prefill_tokens_per_s=20_000)
     assert thresholds.return_tokens_min(policy, Pace(0.03, 256, 4)) == 2048
@@ -93,8 +94,8 @@ def test_few_tokens_are_sooner_computed_than_brought_back() -> None:
 
 
 def test_admission_follows_what_a_hit_cost_to_write() -> None:
-    """One level each hour: stricter above the limit, the same between a quarter of it and it,
-    looser below and if nothing was written; none without a limit?"""
+    """It moves one level an hour: stricter above the limit, unchanged from a quarter of it up to
+    it, looser below or if nothing was written. Without a limit it does not move."""
     now = [0.0]
     by_wear = ByWear(1000, clock=lambda: now[0])
     sums = WearFigures(host_bytes=0, drive_bytes=0, hits=0)
@@ -111,7 +112,7 @@ def test_admission_follows_what_a_hit_cost_to_write() -> None:
     assert hour(many, many // 3000 + 1) == 0
     assert hour(many, many // 4000) == 1
     now[0] -= HOUR_S / 2
-    assert hour(many, 0) == 1  # an hour has not passed
+    assert hour(many, 0) == 1  # less than an hour has passed
     now[0] += HOUR_S / 2
     assert hour(0, 0) == 2
     assert hour(many, 0) == LEVEL_MAX == 2
@@ -123,9 +124,8 @@ def test_admission_follows_what_a_hit_cost_to_write() -> None:
 
 
 def test_the_device_has_them_from_the_start_and_at_each_change(device: Any) -> None:
-    """At the start, at a change of a price, when the pace is known and when the budget is used up:
-    does the device get them once each, with the lowest admission of all, and nothing if nothing
-    changed?"""
+    """The device gets them once each: at the start, when a price changes, when the pace is known
+    and when the budget is used up, with the lowest admission of all. Otherwise it gets nothing."""
     log = Log("error", io.StringIO(), text=False)
     config = llama(**PRICES, storage__endurance="56064TB")
     spending = Spending(config, device, log)
@@ -148,13 +148,14 @@ def test_the_device_has_them_from_the_start_and_at_each_change(device: Any) -> N
 
 @pytest.mark.parametrize("text", ["10950", "-1USD", "USD", "$", "1EUR", "0.0000001USD", "1e3USD"])
 def test_a_price_without_its_unit_is_refused(text: str) -> None:
-    """Negative, unitless, or finer than it is kept: one line that shows how?"""
+    """A price that is negative, unitless, or finer than what is stored is refused in one line that
+    shows how."""
     with pytest.raises(BadInput, match=r"is not a price.*0\.22USD"):
         parse_price(text, "policy.drive_price")
 
 
 def test_prices_as_people_write_them() -> None:
-    """Are both spellings read, and the shown one read again?"""
+    """Both spellings are read, and the shown price is read again."""
     assert parse_price("$0.22") == parse_price("0.22 USD") == 220_000
     assert parse_price("0") == parse_price(0) == 0
     for micro in (0, 1, 220_000, 10_950 * 10**6):

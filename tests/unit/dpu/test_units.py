@@ -1,4 +1,4 @@
-"""Do the systemd units of Offstage satisfy what the threat model says about them?"""
+"""Do Offstage's systemd units satisfy what the threat model says about them?"""
 
 import configparser
 import shutil
@@ -19,7 +19,7 @@ def read(name: str) -> configparser.SectionProxy:
 
 
 def test_daemon_and_hosts_have_users_of_their_own() -> None:
-    """Is each unit's user its own, and are core dumps, capabilities and open folders off?"""
+    """Each unit has its own user; core dumps, capabilities and open folders are off."""
     daemon, host = read("offstage-dpu.service"), read("offstage-host@.service")
     assert (daemon["User"], host["User"]) == ("offstage", "offstage-%i")
     made = (UNITS / "offstage.sysusers.conf").read_text()
@@ -32,7 +32,7 @@ def test_daemon_and_hosts_have_users_of_their_own() -> None:
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """Does systemd itself find nothing wrong in them, once their programs are there?"""
+    """systemd itself finds nothing wrong in them, once their programs are there."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze; apt-get install systemd")
     for unit in UNITS.glob("*.service"):

@@ -1,4 +1,4 @@
-"""Do the wear figures of a daemon follow from its counters, also across resets of them?"""
+"""Do a daemon's wear figures follow from its counters, also across resets of them?"""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def ledger(hits: int, late: int = 0) -> Ledger:
 
 def test_the_figures_of_a_day() -> None:
     """1,000 puts, 1.25 times as much on the drive, 500 hits: bytes a hit, amplification, DWPD and
-    years by hand; late is not a hit."""
+    years, computed by hand. Late is not a hit."""
     wear = Wear(config(endurance="1TiB"))
     wear.look(status(0, 0, days=0), [ledger(0)])
     seen = wear.look(status(1000, 1250 * RECORD), [ledger(300, late=99), ledger(200)])
@@ -50,9 +50,9 @@ def test_the_figures_of_a_day() -> None:
 
 
 def test_counters_that_begin_anew_go_on() -> None:
-    """A reset zeroes the hits, a move the drive's counters: are the sums those of both periods?"""
+    """A reset zeroes the hits, a move the drive's counters; the sums are those of both periods."""
     wear = Wear(config())
-    wear.look(status(10, 10 * RECORD), [ledger(7)])  # made before: a new store is no wear of hosts
+    wear.look(status(10, 10 * RECORD), [ledger(7)])  # made first: a new store is not wear by hosts
     wear.look(status(30, 40 * RECORD), [ledger(9)])
     wear.look(status(30, 40 * RECORD), [ledger(1)])
     seen = wear.look(status(5, 6 * RECORD), [ledger(4)])
@@ -61,15 +61,14 @@ def test_counters_that_begin_anew_go_on() -> None:
 
 
 def test_nothing_to_divide_by_is_no_figure() -> None:
-    """Are a new daemon's figures, and those without a known endurance, reported as unknown rather
-    than 0?"""
+    """The figures of a new daemon, or without a known endurance, are unknown rather than 0."""
     seen = Wear(config()).look(DeviceStatus(), [])
     for name in ("bytes_per_hit", "amplification", "drive_writes_per_day", "life_years"):
         assert getattr(seen, name) is None
 
 
 def test_a_budget_admits_less_as_it_is_used_up() -> None:
-    """Levels at 50, 80 and 100 %, and back again as hours leave the window?"""
+    """Levels change at 50, 80 and 100 %, and back as hours leave the window."""
     now = [0.0]
     budget = Budget(config(), clock=lambda: now[0])
     policy = PolicyOptions(write_budget_bytes=1000)
@@ -86,8 +85,8 @@ def test_a_budget_admits_less_as_it_is_used_up() -> None:
 
 
 def test_years_of_a_drive_are_a_budget() -> None:
-    """Is a day's share endurance divided by years, with earlier bytes counted, and is a service
-    life without an endurance refused with the fix?"""
+    """A day's share is endurance divided by years, with earlier bytes counted. A service life
+    without an endurance is refused with the fix."""
     budget = Budget(config(endurance="3650TB"))
     assert budget.bytes_of(PolicyOptions(drive_years=5)) == 2 * 10**12
     assert budget.bytes_of(PolicyOptions(drive_years=5, write_budget_bytes=7)) == 7

@@ -1,5 +1,5 @@
-"""Can a host over ZMQ get blocks that its step's answer does not cover, or work beyond a step or a
-port's window?"""
+"""Can a host over ZMQ get blocks that its step's answer does not cover, or work beyond the limits
+of a step or a port's window?"""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ BLOCK_BYTES = 64
 
 
 class HitDriver:
-    """Each demand is a hit; the reactor decides whether the step is `answered`."""
+    """Each demand is a hit; `answered` is whether the reactor answers the step."""
 
     payload_size_bytes, demand_max, calls_max = BLOCK_BYTES, 8, 4
     score_max, put_slot_count = 16, 4
@@ -54,7 +54,8 @@ class HitDriver:
 def worker_of(
     driver: HitDriver,
 ) -> Iterator[Callable[[zmq_messages.FabricRequest, bytes], list[bytes]]]:
-    """A worker over this driver: its answer to a request and its payload."""
+    """Yield a function that returns a worker's answer, over this driver, to a request and its
+    payload."""
     context = zmq.Context[zmq.Socket[bytes]]()
     replies = context.socket(zmq.PULL)
     replies.bind("inproc://replies")
@@ -88,8 +89,8 @@ def fetch_of(**more: Any) -> zmq_messages.FabricFetch:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> None:
-    """A reactor past its fence answers no step, while a hit needs no reactor: is the hit
-    withheld?"""
+    """A reactor past its fence answers no step. Its hits are withheld, although a hit needs no
+    reactor."""
     with worker_of(HitDriver(answered=answered)) as ask:
         body, rows = ask(fetch_of(), b"")
     reply = zmq_messages.decode_fabric_reply(body)
@@ -100,7 +101,7 @@ def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> Non
 
 
 def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Best scores come with the number of all scores: is a number refused that no step can have?"""
+    """Best scores come with the number of all scores; a number that no step can have is refused."""
     monkeypatch.setattr(zmq_fabric, "unpack", lambda packed: pytest.fail("scores were made"))
     with worker_of(HitDriver(answered=True)) as ask:
         for more in (
@@ -113,8 +114,8 @@ def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.Mon
 
 
 def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a byte each, as many as a frame holds: is the message refused before the shared
-    thread processes each of them?"""
+    """A message with as many one-byte rows as a frame holds is refused before the shared thread
+    processes each of them."""
     monkeypatch.setattr(zmq_fabric, "checksum", lambda row: pytest.fail("a row was looked at"))
     count = 100_000
     with worker_of(HitDriver(answered=True)) as ask:

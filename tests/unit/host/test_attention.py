@@ -235,7 +235,7 @@ def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
 
 
 def test_torch_gathers_no_block_that_is_not_selected() -> None:
-    """Not even one that is masked later: a fetch of another session may be writing to it."""
+    """Not even to mask it later, since a fetch of another session may be writing to it."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     overrides = pytest.importorskip("torch.overrides")
     case = make_case(2, 4, 16, 32, [9, 0, 2, 5], 7)

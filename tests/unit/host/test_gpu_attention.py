@@ -54,8 +54,8 @@ SHAPES = [
     ids=str,
 )
 def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: str) -> None:
-    """Separate K and V, and latents; each type; blocks that no tile of tokens divides; sessions of
-    different lengths and one without a block; split into parts that are combined."""
+    """Covers separate K and V and latents, each type, blocks that no tile of tokens divides,
+    sessions of different lengths, one without a block, and splits that are combined."""
     case = attention_case(shape, value_type, [7, 0, 3], 3)
     with poisoned():
         found = case.run("cpu", tiling=Tiling(tokens=32, heads=16, splits=3))
@@ -92,7 +92,7 @@ def test_attention_of_any_shape(
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=["K and V", "latent"])
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> None:
-    """In one of the first channels, and in the last, where every key is 0."""
+    """The first and the last channel are beyond the range of float16, and every key is 0 there."""
     import torch
 
     case = attention_case(shape, value_type, [5, 2], 4)
@@ -124,7 +124,7 @@ def test_sixty_four_sessions_of_mixed_length() -> None:
 
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None:
-    """Pool, tables and counts come as from the decoder, with padding; float8 too."""
+    """Pool, tables and counts are as the decoder gives them, with padding; float8 too."""
     import torch
 
     kind = replace(

@@ -173,8 +173,8 @@ SCORES = st.lists(
 def test_the_best_are_those_that_the_host_selects(
     values: list[float], top: int, runners_up: int, sinks: int, window: int, short: int
 ) -> None:
-    """With ties, infinities and NaN, and sessions shorter than sinks and window. Runners-up are the
-    blocks that a larger selection would add; levels equal the host's."""
+    """Scores have ties, infinities and NaN; some sessions are shorter than sinks and window.
+    Runners-up are the blocks that a larger selection would add; levels equal the host's."""
     given_scores = np.array([values, values[::-1]], np.float32)
     lengths = [len(values), max(0, len(values) - short)]
     k_blocks = sinks + window + top

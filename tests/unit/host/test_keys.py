@@ -53,7 +53,8 @@ POOLS = KvPools(7, DEMO)
 def test_a_chunk_has_the_same_bytes_in_any_company(
     data: st.DataObject, layer: int, count: int
 ) -> None:
-    """In any order, alone or among others, from another object, or into a buffer."""
+    """Chunks are read in any order, alone or among others, from another object, or into a
+    buffer."""
     names = identities(count, count)
     whole = POOLS.blocks(layer, names, np.arange(count))
     order = data.draw(st.permutations(range(count)))[: data.draw(st.integers(1, count))]

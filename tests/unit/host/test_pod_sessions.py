@@ -362,8 +362,8 @@ def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
 
 
 def test_a_host_does_not_follow_a_map_that_went_back() -> None:
-    """Nor a much newer map that does not descend from the one it saw. It reports that, and follows
-    once an operator has accepted the map."""
+    """A much newer map that does not descend from the one it saw is not followed but reported. The
+    host follows once an operator has accepted the map."""
     sessions, _ = pod("up", "up")
     kept = Kept(sessions)
     fabric, login = PodFabric(sessions), lambda *_: None

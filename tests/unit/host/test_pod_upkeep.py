@@ -45,7 +45,7 @@ def test_a_joining_member_receives_only_requested_shards() -> None:
 
 
 def test_sessions_that_part_in_a_shard_come_home_each_with_its_own() -> None:
-    """Of shards with one name and different tails, the common part is moved once, and neither is
+    """Two shards with one name differ in their tails: the common part is moved once, and neither is
     read at home before its own tail is there."""
     world = World(2)
     tails = [(1, 2, 3, 4), (1, 2, 5, 6)], [(7, 8, 9, 10), (7, 8, 11, 12)]
@@ -75,9 +75,8 @@ def test_what_was_asked_by_a_session_that_is_gone_is_brought_too() -> None:
 
 @pytest.mark.parametrize("fault", ["full", "broken", "loses"])
 def test_a_move_that_fails_costs_no_block(fault: str) -> None:
-    """Where the new home refuses a session, or the former home ends or loses blocks: all blocks
-    read are right, none is read at a home that lacks part of a shard, and no session is left
-    open."""
+    """If the new home refuses a session, or the former home ends or loses blocks, all blocks read
+    are right, none is read at a home that lacks part of a shard, and no session is left open."""
     world = World(3)
     world.write(*NUMBERS)
     world.join(3)
@@ -103,8 +102,8 @@ TABLE = set(re.findall(r"    (\w+) +-> (\w+)  ", moves.__doc__ or ""))
 def test_a_move_changes_its_state_as_the_table_says(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in no other way, whatever fails. Without faults a move takes every transition of the
-    table except that for a batch of which nothing arrived."""
+    """Whatever fails, a move takes only transitions of the table. Without faults it takes all of
+    them except that for a batch of which nothing arrived."""
     seen = set()
 
     class Watched(Move):

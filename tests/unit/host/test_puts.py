@@ -51,7 +51,8 @@ def write(fabric: Any, count: int) -> None:
 
 
 def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
-    """All of five if there is room; with room for two, the oldest ends before the third begins."""
+    """All five are, if there is room; with room for two, the oldest ends before the third
+    begins."""
     roomy, narrow = Puts(8), Puts(2)
     write(roomy, 5)
     write(narrow, 3)

@@ -101,7 +101,7 @@ def test_without_a_runtime_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never one that is absent or fails, whatever speed it claims."""
+    """A transfer that is absent or fails is never chosen, whatever speed it claims."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
 
     def broken(storage: Any, staging: Any) -> Any:

@@ -100,7 +100,7 @@ def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
 
 
 ENDS = ("SessionClose", "SessionsOpen", "Detach")
-"""After these the attacker's session is gone, where they were done."""
+"""Calls that end the attacker's session if they succeed."""
 
 
 def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:

@@ -38,7 +38,7 @@ class Asked:
     within_s: float = 0.0
     state: State | None = None
     left: U8 | None = None
-    """What the buffer held when the end was told."""
+    """The content of the buffer when the operation ended."""
 
     def submit(self, world: World) -> None:
         """Submit it to the client's mover."""

@@ -30,7 +30,7 @@ def _later(joined: int, reported: int, promised: int | None, now: int, ttl: int)
 
 LONG = pytest.mark.slow  # the shortest path to a violation is long
 ENDED = State(lease=CAP, own=LATE, slow=False)
-"""D's lease has ended, and etcd answers nobody: what the first five ticks may come to."""
+"""D's lease has ended and etcd is down: a state that the first five ticks can lead to."""
 RULES: list[tuple[str, Callable[..., Any], State]] = [
     ("promises", lambda taking: True, ENDED),
     ("asked_age", lambda age: 0, ENDED),

@@ -19,7 +19,7 @@ from offstage.dpu.pod.map import MemberIncarnation
 
 SEEDS = 16
 NOTICED = 200
-"""Of so many seeds one at least meets what a rule is for."""
+"""Of this many seeds, at least one reaches what each rule guards against."""
 
 
 def run_seeds(seeds: range, folder: Path, drift: float = DRIFT) -> Counter[str]:

@@ -34,7 +34,7 @@ FREE = {
     "copies.copies_max": 0,
     "first_shard_tokens": 0,
 }
-"""Hosts that keep nothing and compute in no time, and equal shards: what is left is the pod."""
+"""Hosts keep nothing and compute in no time, and shards are equal: all cost is the pod's."""
 
 
 def spec_of(**changes: Any) -> PodSpec:

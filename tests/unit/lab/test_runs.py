@@ -85,7 +85,7 @@ def serious_misses(rows: Any) -> int:
 
 
 ALONE = {"reference__buffer_over_k": 4}
-"""The reference is a point of its own else."""
+"""With another buffer the reference would be one more point."""
 
 
 def test_an_hbm_pool_serves_what_would_be_demanded(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_what_must_not_happen_is_noticed(verdict: str, one: Sample) -> None:
 
 
 LATER_S = 900.0
-"""Of the bench: all has been well for long, and every member was struck once."""
+"""When the bench ends: the pod has been well for long, and each member was hit once."""
 STRUCK = [
     Done(at_s, fault, f"dpu{number}", healed=healed)
     for number, fault in enumerate(("death", "stop", "death", "stop"))

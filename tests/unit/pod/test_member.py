@@ -29,7 +29,7 @@ class Device:
     def __init__(self) -> None:
         self.purges = 0
         self.left: list[str] = []
-        """Of each purge that is to come, what it says is left."""
+        """The answers of the next purges: what is left after each."""
 
     def serve_until(self, until_ns: int) -> None: ...
 

@@ -22,7 +22,7 @@ from offstage.testbeds.cli import run
 
 Patch = pytest.MonkeyPatch
 HALF = StorageSample(1e9, 2e6, 2e6), StorageSample(2e9, 1e6, 1e6)
-"""What is read by us and by fio, as a slow machine has it."""
+"""Our reads and fio's on a slow machine."""
 SAID = "keys data verified OK\n" + json.dumps(
     {
         "metrics": {
@@ -121,8 +121,8 @@ BENCHES: dict[str, tuple[Callable[[Patch, Path], list[str]], str]] = {
     "spdk": (slow_spdk, "TCP 64 KiB depth 32 >= 0.95"),
     "storage": (slow_storage, "64 KiB depth 32 bandwidth >= 0.98"),
 }
-"""How each is made to miss, and what it says. Those of live daemons are tested beside them:
-`bench pod` in test_bench_judge.py, `bench tenants` in test_tenants.py."""
+"""How each bench is made to miss an aim, and what it then says. Benches of live daemons are tested
+with them: `bench pod` in test_bench_judge.py, `bench tenants` in test_tenants.py."""
 
 
 @pytest.mark.parametrize("name", BENCHES)

@@ -22,8 +22,8 @@ def asked(number: int, start_s: float, *identities: int) -> Asked:
 
 
 def test_by_arrival_unless_reuse_is_asked_for() -> None:
-    """Of the requests that have arrived, the one whose prefix a running session shares is next;
-    ties go to the lower `number`. A request that has not arrived is never taken."""
+    """Requests are taken as they arrive; with `reuse`, one that shares a prefix with a running
+    session goes first. One that has not arrived is never taken."""
     for kind, order in (("least-loaded", [0, 1, 2, 3]), ("reuse", [1, 2, 0, 3])):
         jobs = [asked(2, 0.5, 7, 8), asked(0, 0, 1, 2), asked(3, 9, 7), asked(1, 0, 7, 8, 9)]
         queue = Admission(jobs, Rule(kind=kind))  # type: ignore[arg-type]

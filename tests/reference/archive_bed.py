@@ -1,5 +1,4 @@
-"""A daemon with an archive, and the steps of its tests: texts are written, awaited, deleted,
-lost."""
+"""A daemon with an archive, and the steps of its tests: write, await, delete and lose texts."""
 
 import json
 from pathlib import Path
@@ -29,7 +28,7 @@ def settings(folder: Path, endpoint: str, access: str, secret: str, **more: str)
 
 
 def status(tier: Daemon) -> dict[str, Any]:
-    """The operator's."""
+    """The status that the operator sees."""
     with tier.control("operator") as control:
         found: dict[str, Any] = control.status()
         return found
@@ -92,5 +91,5 @@ def logged(tier: Daemon, event: str) -> list[dict[str, Any]]:
 
 
 def whole(number: int) -> set[tuple[int, int, int]]:
-    """All blocks of a text, as `check_text` names them."""
+    """All blocks of a text, in the form that `check_text` uses."""
     return {(number, ordinal, layer) for ordinal, layer in EVERY}

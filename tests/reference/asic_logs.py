@@ -1,4 +1,4 @@
-"""A decision log of sessions that decode in virtual time, and the folder a recorder leaves."""
+"""A decision log of sessions that decode in virtual time, and the folder that a recorder leaves."""
 
 import json
 from functools import lru_cache
@@ -59,7 +59,7 @@ def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
 
 
 def written(tmp_path: Path, log: bytes, **record: object) -> Path:
-    """A folder as the recorder leaves it."""
+    """Write a folder like one that the recorder leaves."""
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)
     (folder / "decisions.log").write_bytes(log)

@@ -1,4 +1,4 @@
-"""Small results of every bench, some aims reached and some missed, judged as the benches judge."""
+"""Small results of every bench, judged by its own rules: some targets are met, some missed."""
 
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Ledger

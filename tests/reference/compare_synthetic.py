@@ -1,4 +1,4 @@
-"""A comparison with invented, known figures, for the tests of its page."""
+"""A comparison with known synthetic figures, for the tests of its page."""
 
 import random
 
@@ -21,7 +21,7 @@ UNITS = ("front end", "metadata", "scheduler", "DMA", "codec", "HBM", "NVMe")
 
 
 def times(hit_ns: float, miss_ns: float, seed: int) -> Times:
-    """Two humps, as a run has them."""
+    """Return times with two modes, like those of a run."""
     draw = random.Random(seed)
     humps = ((hit_ns, 4000, 0.2), (miss_ns, 1000, 0.5))
     return times_of([b * draw.lognormvariate(0.0, s) for b, n, s in humps for _ in range(n)])

@@ -28,7 +28,7 @@ def worth(candidate: Candidate) -> int:
 
 
 class Arena(Guesses):
-    """Slots are taken, filled, pinned and given up here."""
+    """Takes, fills, pins and gives up slots."""
 
     def take(self, tenant: int, block: tuple[int, int], candidate: Candidate | None) -> Slot | None:
         self.orders[tenant, False].expect(block, candidate is None)

@@ -19,7 +19,7 @@ def prior(level: int) -> int:
 
 
 def bucket_of(chance: int) -> int:
-    """Eight to an octave of the chance, evenly spaced within one."""
+    """The bucket of a chance: eight to an octave, evenly spaced within it."""
     if chance == 0:
         return 0
     octave = floor(log2(chance))
@@ -27,7 +27,7 @@ def bucket_of(chance: int) -> int:
 
 
 def odds_bucket(chance: int) -> int:
-    """Of p / (1 - p)."""
+    """The bucket of the odds p / (1 - p)."""
     return bucket_of(65536 * chance // (65536 - chance))
 
 
@@ -40,7 +40,7 @@ UNKNOWN = bucket_of(prior(LEVELS // 2))
 
 @dataclass
 class Calibration:
-    """Of one (session, layer)."""
+    """The counts of one (session, layer)."""
 
     exposure: list[int] = field(default_factory=lambda: [0] * (LEVELS + 1))
     demanded: list[int] = field(default_factory=lambda: [0] * (LEVELS + 1))
@@ -53,7 +53,7 @@ class Calibration:
         return Calibration(list(self.exposure), list(self.demanded))
 
     def chance(self, level: int) -> int:
-        """Narrower and narrower neighbourhoods of the level, each the prior of the next."""
+        """Ever narrower neighbourhoods of the level; each is the prior of the next."""
         chance = prior(level)
         for near in (0,) if level == TRIVIAL else (16, 4, 1, 0):
             around = range(max(level - near, 0), min(level + near + 1, LEVELS))
@@ -65,7 +65,7 @@ class Calibration:
         return min(chance, HIGHEST)
 
     def demands(self, ordinals: list[int]) -> None:
-        """One step's; the last of a round ends it."""
+        """Count one step's demands; the last step of a round ends it."""
         if not self.noted:
             return
         self.asked |= set(ordinals)
@@ -81,6 +81,6 @@ class Calibration:
         self.noted, self.asked, self.steps = [], set(), 0
 
     def note(self, levels: list[int]) -> None:
-        """A round begins, unless one is in progress."""
+        """Begin a round, unless one is in progress."""
         if not self.noted:
             self.noted = levels

@@ -31,7 +31,7 @@ class Memory:
         return len(self.ghosts[kind])
 
     def drop(self, *kinds: str) -> bool:
-        """Forget the oldest of the first list that has one."""
+        """Forget the oldest entry of the first list that is not empty."""
         for kind in kinds:
             if self.ghosts[kind]:
                 self.ghosts[kind].popitem(last=False)
@@ -112,8 +112,7 @@ class Random(Order):
 
 
 class Queues(Order):
-    """Several queues; each slot has the name of its queue; `slots` is the order of entry into
-    one."""
+    """Several queues: each slot names its own; `slots` is in order of entry into a queue."""
 
     def queue(self, name: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.queue == name]

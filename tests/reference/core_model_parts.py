@@ -1,6 +1,6 @@
 """Parts of the plain model of the decision core: keys, slots, candidates, tenants, sessions.
 
-Meant to be read together with `ofs_core.h`, and not optimized: lists, dicts and `sorted`.
+To be read together with `ofs_core.h`; not optimized: lists, dicts and `sorted`.
 """
 
 from collections import OrderedDict
@@ -70,7 +70,7 @@ def siphash128(secret: Key, data: bytes) -> Key:
 
 
 def pack(*words: int) -> bytes:
-    """Words of 64 bits, little-endian."""
+    """Pack 64-bit words, little-endian."""
     return b"".join(word.to_bytes(8, "little") for word in words)
 
 
@@ -110,7 +110,7 @@ class Slot:
     lift: tuple[int, int] | None = None  # session whose guess scores it, and the score
     hinted: bool = False  # prefetched on a guess of the host
     frequency: int = 0
-    queue: str = ""  # of its eviction order, where that has several
+    queue: str = ""  # if its eviction order has several
     times: list[int] = field(default_factory=list)  # of its last two uses: lru_k
     staged_by: int = 0
     used_by: int = 0

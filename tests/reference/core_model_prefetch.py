@@ -92,7 +92,7 @@ class Guesses(State):
         return slot.lift[1] if slot.lift else best
 
     def settle(self, slot: Slot) -> None:
-        """A block that has not arrived yet has no place in the order."""
+        """Reorder a block; one that has not arrived yet has no place in the order."""
         if slot.state == "resident":
             self.order(slot).rescore(slot, self.settled(slot))
         else:
@@ -250,7 +250,7 @@ class Guesses(State):
             self.proposed += self._candidate(candidate) and counted
 
     def _candidate(self, candidate: Candidate) -> bool:
-        """Whether it was queued, or dropped because the queue is full."""
+        """Queue it; False: dropped because the queue is full."""
         session = self.sessions[candidate.session]
         tenant = self.tenants[session.config.tenant]
         old = self._queued(candidate.chunk, candidate.layer)
@@ -272,7 +272,7 @@ class Guesses(State):
         return True
 
     def hint(self, now: int, number: int, guesses: Sequence[Guess]) -> None:
-        """(layer, ordinal, steps, probability, cause) each, by the host."""
+        """Guesses of the host, each (layer, ordinal, steps, probability, cause)."""
         self._enter(now)
         self.tenants[self.sessions[number].config.tenant].ledger["hint_bytes"] += 16 * len(guesses)
         for guess in guesses:
@@ -392,7 +392,7 @@ class Guesses(State):
         self.tenants[number].ledger["fates"][cause][fate] += 1
 
     def slot_fate(self, slot: Slot, fate: int) -> None:
-        """The end of a prefetch; only the core's own guesses are fed back."""
+        """Record the end of a prefetch; only the core's own guesses are fed back."""
         tenant = self.tenants[slot.tenant]
         self.fate(slot.tenant, slot.cause, fate)
         if fate in (USED, FATE_LATE, UNUSED) and slot.cause != WINDOW and not slot.hinted:

@@ -23,7 +23,7 @@ from core_model_parts import (
 
 
 class Steps(Arena):
-    """Demands are classified, resident blocks are pinned, then misses are read."""
+    """Classifies demands, pins resident blocks, then reads misses."""
 
     def step(
         self,
@@ -97,7 +97,7 @@ class Steps(Arena):
     def _demand(
         self, number: int, layer: int, ordinal: int, seen: int, waiter: int, index: int, retry: bool
     ) -> tuple[int, bool]:
-        """(end, whether a read must be started)."""
+        """Return (end, whether a read must be started)."""
         session = self.sessions[number]
         tenant = self.tenants[session.config.tenant]
         ledger = tenant.ledger

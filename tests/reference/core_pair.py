@@ -31,7 +31,7 @@ SECRETS = (b"first tenant 0123"[:16], b"second tenant 45"[:16])
 
 
 def flat(row: Any) -> tuple[int, ...]:
-    """One action of the core as the model writes it, which knows whole blocks alone."""
+    """One action of the core in the model's form; the model knows only whole blocks."""
     assert int(row["granules"]) == int(row["held"]) == 0
     left = ("key", "store_key", "granules", "held")
     names = [name for name in ACTION.names or () if name not in left]
@@ -54,7 +54,7 @@ class Pair:
         self.decisions = 0  # actions, and ends of demands
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """The event on both; their answers, actions, ledgers and tables must agree."""
+        """Send both the event; their answers, actions, ledgers and tables must agree."""
         got = getattr(self.core, name)(*arguments, **named)
         if name == "session_append":
             arguments = (*arguments[:2], [tuple(map(int, key)) for key in arguments[2]])

@@ -14,7 +14,7 @@ __all__ = ["damage_fetches", "damage_store"]
 
 
 def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first block of each fetch gets a wrong checksum, until the test ends."""
+    """Give the first block of each fetch a wrong checksum until the test ends."""
     check = Decoder._check
 
     def damaged(member: Any, layer: int, result: Any, record: Any) -> None:

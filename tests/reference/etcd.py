@@ -1,4 +1,4 @@
-"""A real etcd of one member on loopback, for the tests of a pod: it is stopped, killed, started."""
+"""A real etcd of one member on loopback, for the tests of a pod, which stop, kill and start it."""
 
 import os
 import shutil
@@ -59,16 +59,16 @@ class Etcd:
             return False
 
     def pause(self) -> None:
-        """It runs but does not answer: every thread has stopped when this returns."""
+        """Stop it without ending it: every thread has stopped when this returns."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)
 
     def resume(self) -> None:
-        """It answers again."""
+        """Let it answer again."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Like a crash of the machine."""
+        """End it as a crash of the machine would."""
         self.process.kill()
         self.process.wait()
 

@@ -120,7 +120,7 @@ PORT_FAULTS = {
     "port_late_per_million": 200_000,
     "port_nonsense_per_million": 50_000,
 }
-# The host's end, and what its device has of its own.
+# The host's end, and what is specific to its device.
 SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]] = {
     "shm": (open_driver, {}),
     "memory": (open_driver, {"fabric": "memory"}),

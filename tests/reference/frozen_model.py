@@ -40,12 +40,12 @@ class Rules:
 
     @staticmethod
     def promises(taking: bool) -> bool:
-        """Whether a member promises if etcd does not answer it."""
+        """Whether a member without an answer from etcd promises."""
         return not taking
 
 
 class Other(NamedTuple):
-    """P or N. `joined`: the epoch in which it joined, 0: not yet."""
+    """P or N. `joined`: the epoch in which it joined; 0 before that."""
 
     joined: int
     promised: int = NEVER

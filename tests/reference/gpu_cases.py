@@ -43,7 +43,7 @@ class Shape:
 
     @property
     def latent(self) -> bool:
-        """Whether K and V are one."""
+        """Whether K and V share one plane."""
         return self.value_dim > 0
 
 
@@ -144,7 +144,7 @@ def relative_error(found: Any, expected: Any) -> float:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Memory that torch gives out is full of NaN."""
+    """Within it, torch allocates memory full of NaN."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     assert torch.utils.deterministic.fill_uninitialized_memory

@@ -1,6 +1,6 @@
 """Kernels compiled for an absent GPU: every launch is compiled instead of run.
 
-Triton brings its own assembler, so a machine without a GPU can make the machine code of one. Run it
+Triton includes an assembler, so a machine without a GPU can produce GPU machine code. Run this file
 as a separate process, without TRITON_INTERPRET: `python gpu_compile.py` compiles each kernel in the
 shapes of the GPU run, and prints one line of JSON for each with its shared memory.
 """

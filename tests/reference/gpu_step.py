@@ -112,7 +112,7 @@ class StepCase:
         return lacking
 
     def error(self, layer: int) -> float:
-        """Of the last output against dense attention over the host's own selection."""
+        """The last output's error against dense attention over the host's own selection."""
         from gpu_cases import AttentionCase
 
         from offstage.host.selection import select

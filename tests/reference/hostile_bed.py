@@ -109,7 +109,7 @@ class Attacker:
         return session
 
     def ask(self, message: Any, *payload: bytes) -> Any:
-        """Send these bytes and return the answer; there always is one."""
+        """Send these bytes and return the answer, which always comes."""
         self._socket.send_multipart([self.ticket, msgspec.msgpack.encode(message), *payload])
         assert self._socket.poll(int(WAIT_S * 1000)), f"no answer to {str(message)[:300]}"
         body = self._socket.recv_multipart()[0]
@@ -145,7 +145,7 @@ class Honest:
         self._thread.join()
 
     def check(self) -> None:
-        """From here on it is served: all requested blocks, with its own bytes."""
+        """Check that it is still served: all requested blocks, with its own bytes."""
         before = self.blocks
         until(lambda: self.error is not None or self.blocks > before + 16)
         if self.error is not None:
@@ -228,7 +228,7 @@ class RawPort:
 
 
 def refused_by(reply: Any) -> str:
-    """The code of a refusal; empty: it succeeded."""
+    """The code of a refusal; empty if it succeeded."""
     return reply.code if isinstance(reply, p.Error) else ""
 
 

@@ -77,7 +77,7 @@ def take_descriptor(pid: int) -> None:
 
 
 def attack(pid: int, files: list[str]) -> dict[str, str]:
-    """Every way of the kernel into another process, and its files."""
+    """Try every way that the kernel offers into another process, and its files."""
     ways: dict[str, Callable[[], object]] = {
         "fd": lambda: [one.readlink() for one in Path(f"/proc/{pid}/fd").iterdir()],
         "mem": lambda: Path(f"/proc/{pid}/mem").open("rb").close(),

@@ -1,4 +1,4 @@
-"""Policies of another package that fail, each in its own way; named as `lab_policies:Class`."""
+"""External policies that fail, each in its own way; named `lab_policies:Class`."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ STEP = 5
 
 
 class Silent:
-    """Guesses nothing, and so behaves as `none`."""
+    """Guesses nothing, so it behaves like `none`."""
 
     name: ClassVar[str] = "silent"
     uses: ClassVar[str] = "nothing"
@@ -31,7 +31,7 @@ class Silent:
     def begin(
         self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
     ) -> npt.NDArray[np.void]:
-        """No guess."""
+        """Makes no guess."""
         return no_guesses()
 
     def step(self, view: View) -> npt.NDArray[np.void]:
@@ -39,7 +39,7 @@ class Silent:
         return self.happens(view) if view.step == STEP else no_guesses()
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """Nothing here."""
+        """Does nothing."""
         return no_guesses()
 
 
@@ -49,7 +49,7 @@ class Raises(Silent):
     name = "raises"
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """An error of two lines, as libraries have them."""
+        """Raises an error of two lines, as libraries do."""
         raise ValueError("no such\nblock")
 
 
@@ -59,7 +59,7 @@ class Outside(Silent):
     name = "outside"
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """The first ordinal behind the last."""
+        """Guesses the first ordinal behind the last."""
         return guesses([0], [view.blocks], after_layer=0, cause=PATTERN)
 
 
@@ -80,7 +80,7 @@ class KillsOnce(Silent):
     name = "kills-once"
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """SIGKILL, if the file is not there."""
+        """SIGKILL if the file does not exist."""
         mark = Path(os.environ["LAB_MARK"])
         if not mark.exists():
             mark.touch()
@@ -95,7 +95,7 @@ class Waits(Silent):
     name = "waits"
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """Nothing but time passes."""
+        """Waits for the file."""
         mark = Path(os.environ["LAB_MARK"])
         if not mark.exists():
             mark.with_suffix(".reached").write_text(str(os.getpid()))
@@ -119,5 +119,5 @@ class SecondWaits(Waits):
             self.passes = False
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
-        """Time passes for all but the first."""
+        """All but the first wait."""
         return no_guesses() if self.passes else super().happens(view)

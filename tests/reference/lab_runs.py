@@ -53,7 +53,7 @@ def here(*words: str) -> int:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    """Until it is so; an error after `WAIT_S`."""
+    """Wait until the condition holds; an error after `WAIT_S`."""
     end = time.monotonic() + WAIT_S
     while not what():
         assert time.monotonic() < end, "nothing happened"

@@ -19,7 +19,7 @@ UNWRITTEN = 0xEE
 
 
 class LaterMemory:
-    """`BlockMemory` of this device."""
+    """The `BlockMemory` of this device."""
 
     def __init__(self, blocks: int, block_bytes: int, rows: int) -> None:
         self._blocks = np.zeros((blocks, block_bytes), np.uint8)
@@ -59,7 +59,7 @@ class LaterMemory:
 
 
 class LaterArrays(NumpyArrays):
-    """`Arrays` of this device."""
+    """The `Arrays` of this device."""
 
     device = "later"
 

@@ -16,7 +16,7 @@ COMPUTE = 0
 
 
 class LaterRuntime:
-    """`Runtime`. Stream COMPUTE is there; `asked` holds every call in order."""
+    """The `Runtime`. Stream COMPUTE exists; `asked` holds every call in order."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -69,7 +69,7 @@ class LaterRuntime:
 
 
 class LaterBatchMemory(StagedMemory):
-    """`StagedMemory` over it: any read of the blocks counts as a kernel of the compute stream."""
+    """`StagedMemory` over this runtime: any read of the blocks counts as a kernel of the compute stream."""
 
     def __init__(self, device: Any, blocks: int, block_bytes: int, rows: int) -> None:
         self.runtime = LaterRuntime()
@@ -92,7 +92,7 @@ class LaterBatchMemory(StagedMemory):
 
 
 class LaterBatchArrays(TorchArrays):
-    """`Arrays` of torch on the CPU with that memory."""
+    """The `Arrays` of torch on the CPU with that memory."""
 
     def __init__(self) -> None:
         super().__init__("cpu", staged=True)

@@ -91,7 +91,7 @@ def sections_of(
 
 @contextlib.contextmanager
 def frozen(tier: Daemon) -> Iterator[None]:
-    """All threads of the daemon are stopped until the end; its sockets stay open."""
+    """Within it, all threads of the daemon are stopped; its sockets stay open."""
     tasks = Path(f"/proc/{tier.process.pid}/task")
     tier.process.send_signal(signal.SIGSTOP)
     try:
@@ -183,7 +183,7 @@ class Worker:
             with contextlib.suppress(RunFailed):
                 self._work()
         except OffstageError as error:
-            # The control connection may be the first to find that nobody answers.
+            # The control connection may be the first to find the daemon gone.
             if self.tier.process.poll() is None:
                 self.error = error
         except BaseException as error:
@@ -200,7 +200,7 @@ class Worker:
                 while not self.stop.is_set():
                     self._turn(rng, driver, text)
         finally:
-            control._connection.close()  # nobody is there to say goodbye to
+            control._connection.close()  # no daemon is left to log out from
 
     def _turn(self, rng: random.Random, driver: Driver, text: Text) -> None:
         layer = rng.randrange(LAYERS)

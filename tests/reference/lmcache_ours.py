@@ -1,8 +1,8 @@
 """LMCache's own adapter tests, with our adapter in place of theirs.
 
 A pytest plug-in for LMCache's test tree, in its own environment: `pytest -p lmcache_ours FILES`.
-Each adapter that a test makes is one of ours, with weights of its own name and thus empty; the
-variable OFFSTAGE_L2 has the daemon's address.
+Each adapter that a test makes is ours; its weights have a unique name, so it starts empty.
+OFFSTAGE_L2 has the daemon's address.
 """
 
 import itertools

@@ -69,7 +69,7 @@ class LaterRuntime:
 
 
 class LaterBatchMemory(StagedMemory):
-    """`StagedMemory` over this runtime: any read of the blocks counts as a kernel of the compute stream."""
+    """`StagedMemory` over this runtime: a read of the blocks is a kernel of the compute stream."""
 
     def __init__(self, device: Any, blocks: int, block_bytes: int, rows: int) -> None:
         self.runtime = LaterRuntime()

@@ -20,7 +20,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
 
-demo: build ## the whole path on this machine in two to three minutes; writes $(OUT)/report.html
+demo: $(VENV)/.stamp-model build ## the whole path in about three minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
 
 test: $(VENV)/.stamp-extras build ## the tests that this machine can run, but for the long ones (-m slow)
@@ -98,7 +98,24 @@ $(VENV)/.stamp-base: pyproject.toml constraints.txt setup.py | system
 	$(PIP) --no-build-isolation -e .
 	@touch $@
 
+# Torch without CUDA is a tenth of the size of the package index's own, which comes where that cannot
+# be had. Without torch the demo decodes drawn sessions.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+$(VENV)/.stamp-torch: $(VENV)/.stamp-base
+	@$(BIN)/python -c 'import torch' 2>/dev/null || \
+		$(PIP) --no-deps --retries 0 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH) 2>/dev/null || \
+		$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/.stamp-model: $(VENV)/.stamp-base
+	@{ $(MAKE) --no-print-directory $(VENV)/.stamp-torch && \
+		$(PIP) --no-build-isolation -e '.[capture]' && touch $@; } || \
+		echo "offstage: torch or transformers cannot be had: the demo decodes drawn sessions" >&2
+
 $(VENV)/.stamp-extras: $(VENV)/.stamp-base
+	@case ",$(EXTRAS)," in *,host,*|*,capture,*|*,triton,*) \
+		$(MAKE) --no-print-directory $(VENV)/.stamp-torch;; esac
 	$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +37,7 @@ __all__ = [
     "TimeUnitOption",
     "TraceOption",
     "emit",
+    "explicit",
     "one_line_errors",
     "operator",
     "parse_settings",
@@ -215,6 +216,11 @@ def _output_ends() -> None:
     unwritten output at exit."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: no file behind it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def explicit(context: Any, names: Iterable[str]) -> list[str]:
+    """Those of a command's parameters that the user gave."""
+    return [one for one in names if context.get_parameter_source(one).name == "COMMANDLINE"]
 
 
 def emit(result: Any, form: Format, text: Any) -> None:

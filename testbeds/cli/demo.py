@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offstage.bindings.errors import BadInput, Interrupted
+from offstage.bindings.errors import BadInput, Interrupted, OffstageError
 from offstage.testbeds.cli.common import (
     DecodeCostOption,
     DeviceOption,
@@ -17,14 +17,40 @@ from offstage.testbeds.cli.common import (
     Kernel,
     TimeUnitOption,
     TraceOption,
+    explicit,
     refuse_both_paces,
 )
+from offstage.testbeds.cli.lab import run_spec
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.demo_options import DemoOptions
 
-__all__ = ["register"]
+__all__ = ["DRAWN", "register"]
 
+LABORATORY = (
+    "\nThe scale of a large model: 80 layers, 128K tokens, selections drawn from published "
+    "statistics, in virtual time.\n"
+)
+
+DRAWN = (
+    "quick",
+    "trace",
+    "time_unit",
+    "seed",
+    "storage",
+    "time_per_token",
+    "decode_cost",
+    "steps",
+    "sessions",
+    "context_tokens",
+    "pool",
+    "warm_up",
+    "kernel",
+    "device",
+    "layer_ahead",
+    "baseline",
+)
+"""Options of sessions whose selections are drawn."""
 QUICK = {"sessions": 2, "context_tokens": 32_768, "steps": 60}
 """The defaults that --quick changes; explicit options win."""
 
@@ -95,8 +121,12 @@ BaselineOption = Annotated[
 ]
 
 DemoModelOption = Annotated[
-    Path | None,
-    typer.Option("--model", help="a model answers a question first: its name, folder or GGUF file"),
+    str | None,
+    typer.Option(
+        "--model",
+        help="name, folder or GGUF file, or `none` for drawn sessions; default: smollm2-135m, or "
+        "none if an option of drawn sessions is given",
+    ),
 ]
 AskOption = Annotated[
     str | None, typer.Option("--ask", help="the question; default: how a bill becomes a law")
@@ -107,6 +137,7 @@ DocumentOption = Annotated[
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
@@ -130,11 +161,14 @@ def demo(
     ask: AskOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Decode sessions of 128K tokens through a DPU daemon, with and without prefetch.
+    """A model decodes through a DPU daemon, with and without prefetch.
 
-    Four runs on each storage: no prefetch, window, window+ema, window+ema+shared. Writes
-    summary.json and report.html to --out and prints the table of runs. A comparison of the fullest
-    run with models of other devices follows, in compare.html; its record stays in records/.
+    SmolLM2 answers a question about a document, its KV in the tier, once for each way to prefetch:
+    none, window, window+ema, window+predicted. Then the laboratory runs 80 layers at 128K tokens in
+    virtual time. Without a model, sessions of 128K tokens whose selections are drawn run on this
+    disk and on a modelled drive. Writes summary.json and report.html to --out and prints the table
+    of runs. A comparison of the last run with models of other devices follows, in compare.html; its
+    record stays in records/.
     """
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
@@ -143,9 +177,10 @@ def demo(
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
+    asked = _asked(model, text, ask, bool(explicit(context, DRAWN)))
     options = options_of(
         {**(QUICK if quick else {}), **given},
-        **_asked(model, text, ask),
+        **asked,
         out=out,
         trace=trace,
         time_unit=time_unit,
@@ -161,12 +196,13 @@ def demo(
         ahead=layer_ahead,
         baselines=tuple(dict.fromkeys(baseline or ())),
     )
-    # Prefill, the runs, the curve; and the same for baselines.
-    arms = len(options.arms) + options.ahead + len(options.baselines)
-    stages = 2 + arms * len(options.storages)
-    stages += (4 + len(MODEL_ARMS)) * (model is not None)
+    if options.model is not None:
+        stages = 4 + len(MODEL_ARMS)  # load, prefill, write; the arms; dense attention
+    else:  # prefill, the runs, the curve; and the same for baselines
+        arms = len(options.arms) + options.ahead + len(options.baselines)
+        stages = 2 + arms * len(options.storages) + bool(options.baselines)
     try:
-        with shown(stages + bool(options.baselines)) as progress:
+        with shown(stages) as progress:
             summary = run(options, progress)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -175,6 +211,9 @@ def demo(
             "store, configurations and logs are left there: delete them, or begin again",
         ) from None
     print_summary(summary, out, form)
+    if options.model is not None and form is Format.text:
+        print(LABORATORY)
+        run_spec("demo-128k", out / "128k", form)
     _compare(out, options.command, form)
 
 
@@ -200,17 +239,38 @@ def _compare(out: Path, command: str, form: Format) -> None:
         emit({}, form, Group("", console_table(found.columns), "", found.sentence, "", str(page)))
 
 
-def _asked(model: Path | None, text: Path | None, ask: str | None) -> dict[str, Path | str]:
-    """The demo's options about a model, which is fetched first."""
+def _asked(
+    model: str | None, text: Path | None, ask: str | None, drawn: bool
+) -> dict[str, Path | str]:
+    """The demo's options about a model, which is fetched first; none for drawn sessions."""
     from offstage.testbeds.cli.models import model_folder
+    from offstage.testbeds.live.demo_options import MODEL
 
-    if model is None:
-        if text is not None or ask is not None:
-            raise BadInput("nothing reads --text or --ask", "demo", "name a model with --model")
-        return {}
-    given = {"document": text, "question": ask}
-    found: dict[str, Path | str] = {name: one for name, one in given.items() if one is not None}
-    return {**found, "model": model_folder(model)}
+    folder: Path | None = None
+    if model is None and not drawn:
+        folder = _default(MODEL)
+    elif model not in (None, "none"):
+        folder = model_folder(Path(model))
+    given = {"document": text, "question": ask, "model": folder}
+    if folder is None and (text is not None or ask is not None):
+        raise BadInput("nothing reads --text or --ask", "demo", "name a model with --model")
+    return {name: one for name, one in given.items() if one is not None}
+
+
+def _default(name: str) -> Path | None:
+    """The folder of the model of a demo that names none, fetched if need be; None, and a line that
+    says why, where it cannot be had."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.models.get import get
+    from offstage.testbeds.models.library import library
+
+    try:
+        library()
+        with shown(2) as progress:
+            return get(name, None, progress)[0]
+    except OffstageError as error:
+        print(f"offstage: drawn sessions, in place of a real model: {error}", file=sys.stderr)
+        return None
 
 
 def options_of(

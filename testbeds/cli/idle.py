@@ -12,6 +12,8 @@ import typer
 import typer.core
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import explicit
+from offstage.testbeds.cli.demo import DRAWN
 
 __all__ = ["IDLE", "Idle", "refuse_idle_options"]
 
@@ -83,6 +85,12 @@ IDLE = (
         ("quick",),
         _all_given("sessions", "context_tokens", "steps"),
         "with --sessions, --context-tokens and --steps: it changes nothing else",
+    ),
+    Idle(
+        "demo",
+        DRAWN,
+        lambda given: given["model"] not in (None, "none"),
+        "with --model: it is for drawn sessions",
     ),
     Idle("compare", ("samples",), _few_enough, "with --quick, which draws at most 6"),
     Idle(
@@ -231,7 +239,7 @@ class _Checked(typer.core.TyperCommand):
 
 
 def _refuse(row: Idle, ctx: Any) -> None:
-    given = [name for name in row.options if ctx.get_parameter_source(name).name == "COMMANDLINE"]
+    given = explicit(ctx, row.options)
     if given and row.when(ctx.params):
         flags = {one.name: one.opts[0] for one in ctx.command.params}
         named = " and ".join(flags[name] for name in given)

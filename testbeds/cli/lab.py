@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offstage.testbeds.lab.run.experiment import Experiment
     from offstage.testbeds.progress import Progress
 
-__all__ = ["register"]
+__all__ = ["register", "run_spec"]
 
 ABOUT = "Prefetch experiments in virtual time, on the daemon's own decision core."
 
@@ -80,8 +80,21 @@ def run(
     computed in its folder `parts`: the same command resumes, and a changed spec computes only what
     changed. The first point that fails ends the run; one that is killed is tried again alone.
     """
-    summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=False)
-    _tell(summary, out, form)
+    run_spec(spec, out, form, seeds=seed, changes=_on(device, changes), jobs=jobs, cluster=cluster)
+
+
+def run_spec(
+    spec: str,
+    out: Path,
+    form: Format,
+    *,
+    seeds: list[int] | None = None,
+    changes: list[str] | None = None,
+    jobs: int = 0,
+    cluster: str = "",
+) -> None:
+    """`lab run`, from Python."""
+    _tell(_run(spec, out, seeds, changes, jobs, cluster, sweep=False), out, form)
 
 
 @lab.command()

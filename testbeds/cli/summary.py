@@ -76,24 +76,22 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
 
 
 def _answer(summary: "Summary") -> list[RenderableType]:
-    """The real model's part, first; empty without one."""
-    from offstage.testbeds.report.run.model import model_sentence, model_table, model_texts
+    """What a real model wrote, first; empty without one."""
+    from offstage.testbeds.report.run.model import model_sentence, model_texts
 
     if summary.model is None:
         return []
-    parts: list[RenderableType] = [model_table(summary.model), "", model_sentence(summary.model)]
+    parts: list[RenderableType] = []
     for who, said in model_texts(summary.model):
-        parts += ["", Text(f"{summary.model.model.name} {who}:"), Text(indent(said, "  "))]
-    return [*parts, ""]
+        parts += [Text(f"{who}:"), Text(indent(said.strip(), "  ")), ""]
+    return [*parts, model_sentence(summary.model), ""]
 
 
 def _failed(summary: "Summary") -> list[str]:
     from offstage.testbeds.live.checks import found
 
     runs = [*summary.runs, *summary.ahead, *summary.baselines]
-    failed = [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
-    passes = [] if summary.model is None else summary.model.passes
-    return failed + [text for one in passes for text in found(one, f"the model, {one.arm}")]
+    return [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
 
 
 def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, object]:

@@ -9,7 +9,10 @@ from offstage.bindings.errors import BadInput
 from offstage.host.baselines import KINDS
 from offstage.testbeds.live.options import DriveOptions, TimePerToken
 
-__all__ = ["ARMS", "MODEL_ARMS", "Arm", "DemoOptions"]
+__all__ = ["ARMS", "MODEL", "MODEL_ARMS", "Arm", "DemoOptions"]
+
+MODEL = "smollm2-135m"
+"""The model of a demo that names none."""
 
 DOCUMENT = Path(str(resources.files("offstage.testbeds") / "presets" / "constitution.txt"))
 """The Constitution of the United States as signed in 1787, without amendments; public domain."""
@@ -25,6 +28,11 @@ class Arm:
     eviction: str
     predicts: bool = False
     """Also hint what the next layer's predicted query selects; needs a model."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What names blocks ahead of their demand: the daemon's prefetchers, then the host."""
+        return (*self.prefetchers, *(("predicted",) if self.predicts else ()))
 
     @property
     def policy(self) -> dict[str, str | list[str]]:
@@ -67,7 +75,8 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     warm_up: bool = True
     """Arms that follow a pattern receive the selections of the prefill's last windows."""
     model: Path | None = None
-    """A model that answers a question about a document first, with each of `MODEL_ARMS`."""
+    """A model that answers a question about a document with each of `MODEL_ARMS`, in place of the
+    drawn sessions."""
     document: Path = DOCUMENT
     question: str = QUESTION
     command: str = "offstage demo"

@@ -11,6 +11,7 @@ from tiny_models import save_text
 from offstage.host.transformer.dense import DenseKv
 from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli import run
+from offstage.testbeds.live.arm_bed import Storage
 from offstage.testbeds.live.demo_options import MODEL_ARMS
 from offstage.testbeds.live.model.arms import run_arms
 from offstage.testbeds.live.model.options import ModelOptions
@@ -19,7 +20,6 @@ from offstage.testbeds.progress import Silent
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
 
-SMALL = "demo --storage measured --sessions 1 --steps 4 --context-tokens 4096".split()
 LONG = {"max_position_embeddings": 2048}
 
 
@@ -31,7 +31,7 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
     model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
     asked = ["--model", str(model), "--text", str(text), "--ask", "abc"]
-    assert run([*SMALL, *asked, "--out", str(tmp_path / "out")]) == 0
+    assert run(["demo", *asked, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     found = json.loads((tmp_path / "out/summary.json").read_text())["model"]
     arms = {one["arm"]: one for one in found["passes"]}
@@ -43,6 +43,14 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
     assert arms["window+predicted"]["guesses"] > 0 and arms["none"]["guesses"] == 0
     assert found["workload"]["context_tokens"] % 16 == 0
     assert said.index("dense attention") < said.index("non-trivial")
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    runs = {one["name"]: one for one in summary["runs"]}
+    assert list(runs) == list(arms) and summary["workload"]["source"] == "model"
+    for name, one in runs.items():
+        assert (one["hit"], one["demands"]) == (arms[name]["hit"], arms[name]["demands"])
+        assert one["decisions_replayed"] > 0 and one["log_diverged_at"] == -1
+    assert runs["window+predicted"]["prefetchers"] == ["window", "predicted"]
+    assert sorted((tmp_path / "out/records").iterdir())[0].name == "measured-window-predicted"
     page = (tmp_path / "out/report.html").read_text()
     assert page.index('id="model"') < page.index('id="runs"')
     assert page.count("<blockquote>") == 2
@@ -69,7 +77,8 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
         bed = LocalBed(tmp_path / "bed")
         bed.clear()
         bed.runtime.mkdir()
-        found = run_arms(asked, ask, bed, {"backend": "posix"}, 64, Silent(), MODEL_ARMS[:1])
+        disk = Storage("posix", "measured", {"backend": "posix"})
+        found, _, _ = run_arms(asked, ask, bed, disk, 64, Silent(), MODEL_ARMS[:1])
         return found.passes[0].text + found.dense_text
 
     first = answer("abc")
@@ -97,12 +106,12 @@ def test_a_document_that_is_no_prompt_is_one_line(
     if letters is not None:
         save_text(text, letters)
     asked = ["--model", str(model), "--text", str(text), "--ask", "ab"]
-    assert run([*SMALL, *asked, "--out", str(tmp_path / "out")]) == 2
+    assert run(["demo", *asked, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert line in said and str(text) in said
     assert not [*tmp_path.glob("out/**/*.log")]
 
 
 def test_a_question_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SMALL, "--ask", "why"]) == 2
+    assert run(["demo", "--quick", "--ask", "why"]) == 2
     assert "--model" in capsys.readouterr().err

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 TRACE = str(ROOT / "tests/golden/data/tiny_mooncake.jsonl")
 SELECTIONS = '{"run": 1, "model": "m", "layers": [0], "prompt_tokens": 64, "steps": 1}\n'
 BASE = {
-    "demo": (["--sessions", "2", "--context-tokens", "8192", "--steps", "4"],),
+    "demo": (["--sessions", "2", "--context-tokens", "8192", "--steps", "4"], ["--model", "m"]),
     "compare": (["run", "--quick"],),
     "trace info": (["../selections.jsonl"], [TRACE]),
     "trace import": ([TRACE, "--out", "o"],),
@@ -49,6 +49,8 @@ FLAGS = {
     "quick": "--quick",
     "inputs": "--inputs",
     "strict": "--strict",
+    "warm_up": "--warm-up",
+    "layer_ahead": "--layer-ahead",
 }
 VALUES = {
     "time_unit": "s",
@@ -79,6 +81,11 @@ VALUES = {
     "context_tokens": "8192",
     "faults": "death",
     "out": "o",
+    "storage": "both",
+    "time_per_token": "1ms",
+    "kernel": "numpy",
+    "device": "cpu",
+    "baseline": "g2",
 }
 
 

@@ -6,22 +6,24 @@ blocks come and never which: every arm must write the same text, and a run where
 fails.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.beds.daemon import serve
-from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.host.decode.record import AgentRecord
+from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 from offstage.testbeds.capture.model import look, prompt_tokens
 from offstage.testbeds.capture.rope import parse_rope
+from offstage.testbeds.live.arm_bed import ArmBed, Attached, Storage
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
-from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.run import TextRun, load_known
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
+from offstage.testbeds.live.results import RunResult, RunWorkload
+from offstage.testbeds.live.run_figures import against_reference
 from offstage.testbeds.progress import Progress
+from offstage.testbeds.workloads.requests.sessions import ChunkShape, SessionPlan, WorkloadPlan
 
 __all__ = ["BLOCK_TOKENS", "run_arms"]
 
@@ -32,13 +34,13 @@ def run_arms(
     options: ModelOptions,
     question: str,
     bed: LocalBed,
-    storage: Mapping[str, Any],
+    storage: Storage,
     buffer_blocks: int,
     progress: Progress,
     arms: Sequence[Arm] = MODEL_ARMS,
-) -> ModelSummary:
-    """Decode the answer to a question about the text with each of `arms`. `storage`: keys of the
-    daemons' `[storage]`; `buffer_blocks`: staging slots of a layer.
+) -> tuple[ModelSummary, list[RunResult], RunWorkload]:
+    """Decode the answer to a question about the text with each of `arms`, the first of which is
+    the reference of the others. `buffer_blocks`: staging slots of a layer.
 
     Raises BadInput for options, model and text, RunFailed for a daemon that fails and for arms
     that wrote different texts."""
@@ -56,29 +58,83 @@ def run_arms(
         stored_bytes=one.geometry.session_bytes(len(tokens) + options.steps),
         sessions=1,
     )
-    with (
-        serve(bed.sections(sizes, storage, arms[0].policy), bed.work, name="model") as tier,
-        (link := tier.at(name="demo-model")).attached() as (control, fabric),
-    ):
-        one.attach(link, control, fabric)
+    tiers = ArmBed(bed, sizes)
+
+    def read(host: Attached) -> None:
+        one.attach(host.link, host.control, host.fabric)
         one.prefill(tokens, keep=True)
+
+    tiers.prefill(storage, read)
     passes: list[ModelPass] = []
-    notes = []
+    runs: list[RunResult] = []
     for arm in arms:
-        name = f"model-{arm.name.replace('+', '-')}"
-        sections = bed.sections(sizes, storage, arm.policy)
-        one.options = msgspec.structs.replace(
-            options, predict=arm.predicts, ahead="hint" if arm.predicts else "none"
-        )
-        with (
-            serve(sections, bed.work, name=name) as tier,
-            (link := tier.at(name="demo-model")).attached() as (control, fabric),
-        ):
-            one.attach(link, control, fabric)
+
+        def answer(host: Attached, arm: Arm = arm) -> AgentRecord:
+            one.options = msgspec.structs.replace(
+                options, predict=arm.predicts, ahead="hint" if arm.predicts else "none"
+            )
+            one.attach(host.link, host.control, host.fabric)
             passes.append(one.decode(options.selections[0], [], arm.name))
-            notes += machine_notes(control.status())
+            return one.record
+
+        name = f"{storage.provenance}-{arm.name.replace('+', '-')}"
+        kept = bed.records if arm is arms[-1] else bed.work / "record"
+        run = tiers.measure(storage, arm, name, kept / name, answer)
+        run.notes += passes[-1].notes
+        runs.append(run)
     if len({found.text for found in passes}) > 1:
         raise RunFailed("the arms wrote different texts", "demo", "this is a fault of ours")
-    found = one.summary(passes, notes)
+    found = one.summary(passes, [])
     found.dense_text = one.dense_text()
-    return found
+    runs = [against_reference(run, runs[0]) for run in runs]
+    return found, runs, _workload(one, question, sizes)
+
+
+def _workload(one: TextRun, question: str, sizes: DaemonSizes) -> RunWorkload:
+    """The answer as a run's workload: one session, at the model's own pace."""
+    options, geometry = one.options, one.geometry
+    session = SessionPlan(
+        name="answer",
+        tenant=TENANT,
+        arrival_s=0.0,
+        shared_chunks=(),
+        own_chunks=tuple(one.context.identities),
+        retained_chunk_count=0,
+        context_tokens=len(one.tokens),
+        decode_steps=options.steps,
+        block_tokens=BLOCK_TOKENS,
+    )
+    shape = ChunkShape(BLOCK_TOKENS, geometry.session_bytes(BLOCK_TOKENS))
+    plan = WorkloadPlan("model", "", (session,), 1, shape, 0, None)
+    account = msgspec.structs.asdict(plan.account()) | {
+        "sentence": f"{one.loaded.shape.name} answers {question!r} about {options.text.name}: "
+        f"{len(one.tokens):,} tokens of prompt, {options.steps} of answer"
+    }
+    chosen = options.selections[0]
+    layers = geometry.layer_count
+    return RunWorkload(
+        **account,
+        context_tokens=len(one.tokens),
+        decode_steps=options.steps,
+        geometry=geometry.name,
+        geometry_note=f"{layers} layers, {geometry.bytes_per_token():,} bytes per token",
+        layer_count=layers,
+        kv_heads=max(layer.kv_heads for layer in geometry.layers),
+        block_bytes=geometry.block_bytes(0),
+        bytes_per_token=geometry.bytes_per_token(),
+        selector=options.selector,
+        kernel=options.kernel,
+        device=options.device,
+        select_blocks=chosen,
+        sink_blocks=options.sink_blocks,
+        window_blocks=options.window_blocks,
+        pool_ratio=options.pool_ratio,
+        pool_blocks=round(options.pool_ratio * chosen * layers),
+        time_per_token_ms=options.time_per_token_s * 1e3,
+        time_per_token_source="announced to the tier; the model computes at its own pace",
+        processes=[],
+        buffer_ratio=sizes.slots / (chosen * layers),
+        slot_count=sizes.slots,
+        window_tokens=sizes.window_tokens,
+        prefill_blocks_written=one.blocks_written,
+    )

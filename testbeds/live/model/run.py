@@ -10,6 +10,7 @@ to the bit.
 import hashlib
 import importlib.metadata
 import json
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -150,6 +151,8 @@ class TextRun:
         self.control: Control
         self.fabric: Fabric
         self.tier: TierUsed
+        self.record = AgentRecord()
+        """Of the selection decoded last."""
         self._bits = _bits_of(options, loaded, weights, self.geometry)
 
     def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
@@ -249,7 +252,7 @@ class TextRun:
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
-        record = attention.record
+        self.record = record = attention.record
         stall_ms = record.stall_ms()
         return ModelPass(
             arm=arm,
@@ -320,7 +323,10 @@ class TextRun:
             foresight = Foresight(attention.told) if options.predict else None
             self.progress.start(f"decode, {chosen} of {self.room} blocks", options.steps)
             given = [] if options.generate else following[: options.steps + 1]
-            return attention, self._steps(attention, given, grown, foresight), grown
+            begun = time.monotonic()
+            logits = self._steps(attention, given, grown, foresight)
+            attention.record.wall_s = time.monotonic() - begun
+            return attention, logits, grown
         finally:
             self.fabric.unregister(pool.memory.landing)
 

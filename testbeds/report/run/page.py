@@ -53,8 +53,8 @@ def render(summary: Summary) -> str:
         tiles_of=of,
         sections=sections,
         command=summary.command,
-        again=f"Offstage {escape(summary.version)}, seed {summary.seed}. The seed fixes the "
-        "workload; times are those of this machine at that time.",
+        again=f"Offstage {escape(summary.version)}{_seeded(summary)}. Times are those of this "
+        "machine at that time.",
         foot=[
             facts("The workload, in full", summary.workload),
             facts("The machine", summary.machine),
@@ -130,16 +130,22 @@ def _tiles(group: Group) -> tuple[list[Tile], str]:
 def setup_line(summary: Summary) -> str:
     """Workload, geometry, machine, seed and provenance; storages only of a summary with runs."""
     load, own = summary.workload, summary.machine
+    of = "model geometry" if summary.model is None else "model"
     storages = ", ".join(group.where for group in groups(summary.runs))
     pieces = [
         load.sentence,
-        f"model geometry {load.geometry}, {load.geometry_note}",
+        f"{of} {load.geometry}, {load.geometry_note}",
         f"{own.processor}, {own.core_count} cores, {size(own.memory_bytes)} of memory, "
         f"kernel {own.kernel}",
         f"storage: {storages}" if storages else "",
-        f"seed {summary.seed}",
+        f"seed {summary.seed}" if summary.model is None else "",
     ]
     return ". ".join(_capital(piece.rstrip(".")) for piece in pieces if piece) + "."
+
+
+def _seeded(summary: Summary) -> str:
+    """What fixes the workload, where anything is drawn."""
+    return f", seed {summary.seed}, which fixes the workload" if summary.model is None else ""
 
 
 def _capital(text: str) -> str:

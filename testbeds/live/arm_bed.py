@@ -1,0 +1,111 @@
+"""The daemons of a demo: one that takes the prefill, then a fresh one for each arm.
+
+Each recovers the store and starts with a cold arena, so that all arms start alike. An arm's
+decision log is replayed afterwards: a decision that a fresh core does not repeat fails the run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.ledger import Ledger
+from offstage.dpu.watch.recorder import forget, read_lost, replay_log
+from offstage.host.decode.record import AgentRecord
+from offstage.host.endpoint import Endpoint
+from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
+from offstage.testbeds.beds.daemon import serve
+from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
+from offstage.testbeds.live.demo_options import ARMS, Arm
+from offstage.testbeds.live.host_run import machine_notes
+from offstage.testbeds.live.results import Provenance, RunResult
+from offstage.testbeds.live.run_figures import RunLabel, run_result
+from offstage.testbeds.live.wear import Written, run_wear, written
+
+__all__ = ["MEASURED", "ArmBed", "Attached", "Storage"]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One storage of the demo: its name in the report, the source of its times, and the daemon's
+    `[storage]` keys."""
+
+    name: str
+    provenance: Provenance
+    keys: Mapping[str, Any]
+
+
+MEASURED = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A host at a daemon of its own."""
+
+    link: Endpoint
+    control: Control
+    fabric: Fabric
+
+
+@dataclass
+class ArmBed:
+    """What the arms of a demo share. `prefilled`: what the prefill wrote, if known."""
+
+    bed: LocalBed
+    sizes: DaemonSizes
+    prefilled: Written | None = None
+
+    def prefill(self, storage: Storage, write: Callable[[Attached], None]) -> None:
+        """Let `write` put the contexts into the store."""
+        with self._fresh(storage, ARMS[0], "prefill", None) as host:
+            empty = wear(host.link)
+            write(host)
+            self.prefilled = written(empty, wear(host.link))
+
+    def measure(
+        self,
+        storage: Storage,
+        arm: Arm,
+        name: str,
+        record_dir: Path,
+        drive: Callable[[Attached], AgentRecord],
+    ) -> RunResult:
+        """The figures of one arm, but for those against another run. RunFailed: the daemon goes
+        away."""
+        with self._fresh(storage, arm, name, record_dir) as host:
+            before, begun = device_counters(host.link), wear(host.link)
+            record = drive(host)
+            ledger, status = Ledger.of(host.control.ledger()), host.control.status()
+            counters = counters_since(before, device_counters(host.link))
+            timed, ended = stages(host.link, host.fabric), wear(host.link)
+        lost = read_lost(record_dir)
+        replayed = None if lost.log_bytes_lost else replay_log(record_dir / "decisions.log")
+        decisions = -1 if replayed is None else replayed.agreed
+        shown = storage.name
+        if storage.provenance == "measured":  # the daemon chose it
+            shown = status["storage"] or shown
+        label = RunLabel(arm.name, shown, storage.provenance, arm.sources)
+        result = run_result(label, ledger, counters, record, decisions, machine_notes(status))
+        result.records_lost, result.log_bytes_lost = lost.records_lost, lost.log_bytes_lost
+        if replayed is not None and replayed.diverged_at is not None:
+            result.log_diverged_at = replayed.diverged_at
+        result.stages = timed
+        result.wear = run_wear(result.ended.hits, self.prefilled, written(begun, ended), ended)
+        result.staging_bytes = self.sizes.slots * self.sizes.payload_bytes
+        return result
+
+    @contextmanager
+    def _fresh(
+        self, storage: Storage, arm: Arm, name: str, record_dir: Path | None
+    ) -> Iterator[Attached]:
+        if record_dir is not None:
+            forget(record_dir)
+        sections = self.bed.sections(self.sizes, storage.keys, arm.policy)
+        with (
+            serve(sections, self.bed.work, name=name, record=record_dir) as tier,
+            (link := tier.at(name="demo-host")).attached() as (control, fabric),
+        ):
+            yield Attached(link, control, fabric)

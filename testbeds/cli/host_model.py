@@ -73,6 +73,7 @@ def run_model(
     model: Path,
     text: Path | None,
     select_blocks: str,
+    selector: str,
     **given: Any,
 ) -> None:
     """Decode and print; writes model.json to `out` if it is given."""
@@ -87,9 +88,13 @@ def run_model(
     if text is None:
         raise BadInput("no text for the model", "host run --model", "name a file with --text")
     options = ModelOptions(
-        model=model_folder(model), text=text, selections=parse_selections(select_blocks), **given
+        model=model_folder(model),
+        text=text,
+        selections=parse_selections(select_blocks),
+        selectors=tuple(dict.fromkeys(one.strip() for one in selector.split(","))),
+        **given,
     )
-    with shown(3 + 2 * len(options.selections)) as progress:
+    with shown(3 + 2 * len(options.selections) * len(options.selectors)) as progress:
         summary = run(options, link, progress)
     if out is not None:
         write_bytes(out / "model.json", msgspec.json.encode(summary))
@@ -98,6 +103,7 @@ def run_model(
     ]
     document = msgspec.structs.asdict(summary) | {
         "notes": list(summary.noted()),
+        "like_dense": summary.like_dense(),
         "failed": failures,
     }
     emit(document, form, _tables(summary))
@@ -121,6 +127,7 @@ def _tables(summary: "ModelSummary") -> Group:
         *told,
         "",
         _outputs(summary.passes),
+        *_like_dense(summary),
         "",
         _fetches(summary.passes),
     ]
@@ -137,6 +144,7 @@ def _tables(summary: "ModelSummary") -> Group:
 
 def _outputs(passes: Sequence["ModelPass"]) -> Table:
     columns = [
+        *_selector_column(passes),
         Column("blocks"),
         Column("read", "{:.1%}".format),
         Column("perplexity", "{:.3f}".format),
@@ -146,6 +154,7 @@ def _outputs(passes: Sequence["ModelPass"]) -> Table:
     ]
     rows = [
         [
+            *_selector_cell(passes, one),
             one.select_blocks,
             one.share_read,
             one.perplexity,
@@ -160,8 +169,31 @@ def _outputs(passes: Sequence["ModelPass"]) -> Table:
     return Table.of(columns, rows, "Beside dense attention")
 
 
+def _selector_column(passes: Sequence["ModelPass"]) -> list[Column]:
+    """Only where several selectors ran."""
+    return [Column("selector", left=True)] if len({one.selector for one in passes}) > 1 else []
+
+
+def _selector_cell(passes: Sequence["ModelPass"], one: "ModelPass") -> list[str]:
+    return [one.selector for _ in _selector_column(passes)]
+
+
+def _like_dense(summary: "ModelSummary") -> list[str]:
+    """From which share of blocks on the model writes as with dense attention."""
+    if len(summary.passes) == 1:
+        return []
+    from offstage.testbeds.live.model_results import LIKE_DENSE
+
+    said = [
+        f"{name} {'at no share tried' if share is None else f'from {share:.1%} of the blocks on'}"
+        for name, share in summary.like_dense().items()
+    ]
+    return ["", f"Perplexity within {LIKE_DENSE:.0%} of dense attention's: {'; '.join(said)}"]
+
+
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
     columns = [
+        *_selector_column(passes),
         Column("blocks"),
         Column("demands", format_count),
         Column("hits", "{:.1%}".format),
@@ -173,6 +205,7 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
     ]
     rows = [
         [
+            *_selector_cell(passes, one),
             one.select_blocks,
             one.demands,
             one.hit,

@@ -13,6 +13,7 @@ from offstage.host.decode.predicted import LayerAgreement
 from offstage.testbeds.machine import Machine
 
 __all__ = [
+    "LIKE_DENSE",
     "ModelIdentity",
     "ModelMachine",
     "ModelPass",
@@ -23,6 +24,9 @@ __all__ = [
     "TierUsed",
     "compared",
 ]
+
+LIKE_DENSE = 0.01
+"""Perplexity at most this much above dense attention's, relative, counts as dense."""
 
 PolicyKeys = dict[str, int | str | list[str]]
 """The keys of `[policy]` as a daemon reports them."""
@@ -48,6 +52,7 @@ class ModelPass(msgspec.Struct, kw_only=True):
 
     arm: str
     """What the daemon prefetched by, where several ways are compared; else empty."""
+    selector: str
     select_blocks: int
     """The requested number of blocks of a layer, sinks and window included."""
     share_read: float
@@ -116,6 +121,7 @@ class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
     block_tokens: int
     block_bytes: int
     selector: str
+    """All that ran, separated by commas."""
     kernel: str
     device: str
     sink_blocks: int
@@ -155,6 +161,19 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     version: str
     dense_text: str = ""
     """What the model writes with its own dense attention, where arms are compared."""
+
+    def like_dense(self) -> dict[str, float | None]:
+        """By selector: the least share of blocks from which on perplexity stays within
+        LIKE_DENSE of dense attention's; None: at no share that ran."""
+        found: dict[str, float | None] = {}
+        for name in dict.fromkeys(one.selector for one in self.passes):
+            rows = [one for one in self.passes if one.selector == name]
+            found[name] = None
+            for one in sorted(rows, key=lambda row: -row.share_read):
+                if one.perplexity > self.dense_perplexity * (1 + LIKE_DENSE):
+                    break
+                found[name] = one.share_read
+        return found
 
     def noted(self) -> dict[Note, str]:
         """Every note once, with the selections that it applies to."""

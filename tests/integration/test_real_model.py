@@ -9,6 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
+from offstage.testbeds.live.model_results import ModelSummary
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
@@ -99,6 +101,35 @@ def test_with_every_block_selected_it_is_the_model_itself(
     wide = logits.astype(np.float64)
     nll = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(STEPS), following]
     np.testing.assert_allclose([row["nll"] for row in every["positions"]], nll, atol=1e-3)
+
+
+def test_every_selection_runs_with_each_selector(
+    tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each pass equals that of a run with its selector alone, and the share from which on the model
+    is itself again is named for each."""
+    model = model_of(tmp_path, "llama")
+    given = ["--select-blocks", "8,all", *SMALL_POOL]
+    both = drive(tier, model, text, tmp_path / "both", *given, "--selector", "quest, mass")
+    passes = {(one["selector"], one["select_blocks"]): one for one in both["passes"]}
+    assert list(passes) == [(name, k) for name in ("quest", "mass") for k in (8, ROOM)]
+    alone = drive(tier, model, text, tmp_path / "mass", *given, "--selector", "mass")
+    assert [one["positions"] for one in alone["passes"]] == [
+        passes["mass", k]["positions"] for k in (8, ROOM)
+    ]
+    assert passes["mass", 8]["positions"] != passes["quest", 8]["positions"]
+    said = capsys.readouterr().out
+    assert "of dense attention's: quest from " in said and "; mass from " in said
+
+
+def test_the_model_is_itself_again_from_the_least_share_on() -> None:
+    """A share counts only if every larger one stays within the bound, too."""
+    rows = [("quest", 0.1, 10.0), ("quest", 0.2, 10.2), ("quest", 0.4, 10.1), ("quest", 1.0, 10.0)]
+    rows += [("mass", 0.1, 10.2), ("mass", 0.5, 10.11)]
+    names = ("selector", "share_read", "perplexity")
+    passes = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in rows]
+    found = ModelSummary.like_dense(SimpleNamespace(passes=passes, dense_perplexity=10.0))  # type: ignore[arg-type]
+    assert found == {"quest": 0.4, "mass": None}
 
 
 def tokens_of(model: Path, text: Path) -> list[int]:

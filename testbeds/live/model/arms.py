@@ -122,7 +122,7 @@ def _workload(one: TextRun, question: str, sizes: DaemonSizes) -> RunWorkload:
         kv_heads=max(layer.kv_heads for layer in geometry.layers),
         block_bytes=geometry.block_bytes(0),
         bytes_per_token=geometry.bytes_per_token(),
-        selector=options.selector,
+        selector=options.selectors[0],
         kernel=options.kernel,
         device=options.device,
         select_blocks=chosen,

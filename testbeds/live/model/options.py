@@ -36,7 +36,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_blocks: int = 4
     pool_ratio: float = 1.5
     """Blocks of the HBM pool per layer over the blocks selected."""
-    selector: str = "quest"
+    selectors: tuple[str, ...] = ("quest",)
+    """Scorers of blocks; every selection runs with each."""
     kernel: str = "torch"
     device: str = "cpu"
     dtype: str = "auto"
@@ -63,9 +64,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "--select-blocks",
                 f"select more than {least} blocks",
             )
-        if self.selector not in SELECTORS:
+        if unknown := [one for one in self.selectors if one not in SELECTORS]:
             raise BadInput(
-                f"unknown selector {self.selector!r}",
+                f"unknown selector {unknown[0]!r}",
                 "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )

@@ -24,7 +24,7 @@ from offstage.bindings.ledger import Ledger, quantile
 from offstage.bindings.notes import Note
 from offstage.host.decode.layer import Decoder, SelectionRule
 from offstage.host.decode.pool import HbmPool
-from offstage.host.decode.prefill import MissingWriter, compute_context
+from offstage.host.decode.prefill import BlockWriter, MissingWriter, compute_context
 from offstage.host.decode.record import AgentRecord
 from offstage.host.decode.session import Context
 from offstage.host.endpoint import Endpoint
@@ -113,7 +113,10 @@ def decode_text(
     one.attach(link, control, fabric)
     context_tokens = _context_tokens(options, loaded, one.geometry, len(tokens), control)
     one.prefill(tokens[:context_tokens])
-    passes = [one.decode(k, tokens[context_tokens:]) for k in options.selections]
+    passes = []
+    for name in options.selectors:
+        one.select_by(name)
+        passes += [one.decode(k, tokens[context_tokens:]) for k in options.selections]
     read = context_tokens + (0 if options.generate else options.steps + 1)
     notes = [
         *machine_notes(control.status()),
@@ -146,6 +149,7 @@ class TextRun:
         self.kv = DenseKv(loaded.model, self.geometry)
         self.tokens: list[int] = []
         self.context: Context
+        self.selector = ""
         self.blocks_written = 0
         self.link: Endpoint
         self.control: Control
@@ -183,7 +187,7 @@ class TextRun:
                 steps=options.steps,
                 block_tokens=geometry.block_tokens,
                 block_bytes=geometry.block_bytes(0),
-                selector=options.selector,
+                selector=", ".join(options.selectors),
                 kernel=options.kernel,
                 device=options.device,
                 sink_blocks=options.sink_blocks,
@@ -231,11 +235,21 @@ class TextRun:
             write(layer, first, blocks)
             self.progress.advance(len(blocks))
 
-        make = selectors_of(self.options.kernel, self.options.device)
-        name = self.options.selector
-        self.context = compute_context(self.kv, identities, name, written, make)
+        self.select_by(self.options.selectors[0], identities, written)
         self.control.session_close(handle, keep=True)
         self.blocks_written = write.blocks_written
+
+    def select_by(
+        self, name: str, identities: list[int] | None = None, written: BlockWriter | None = None
+    ) -> None:
+        """Score blocks by this selector from now on. `identities`: of a new context, whose blocks
+        `written` takes."""
+        if identities is None and name == self.selector:
+            return
+        make = selectors_of(self.options.kernel, self.options.device)
+        known = self.context.identities if identities is None else identities
+        self.context = compute_context(self.kv, known, name, written, make)
+        self.selector = name
 
     def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
         """One selection over the whole text."""
@@ -256,6 +270,7 @@ class TextRun:
         stall_ms = record.stall_ms()
         return ModelPass(
             arm=arm,
+            selector=self.selector,
             select_blocks=chosen,
             share_read=_share_read(record, geometry, len(self.tokens)),
             perplexity=_perplexity([one.nll for one in positions]),
@@ -305,7 +320,7 @@ class TextRun:
     ) -> tuple[TieredAttention, NDArray[np.float32], list[int]]:
         """The attention that read from the tier, the logits after each token, and the tokens."""
         options = self.options
-        rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
+        rule = SelectionRule(self.selector, chosen, options.sink_blocks, options.window_blocks)
         decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
@@ -315,7 +330,7 @@ class TextRun:
                 decoder,
                 self.context,
                 lambda ordinal: self._name_of(
-                    grown, ordinal, "decoded", chosen, options.kernel, options.selector
+                    grown, ordinal, "decoded", chosen, options.kernel, self.selector
                 ),
                 options.time_per_token_s,
             )

@@ -24,6 +24,7 @@ from offstage.testbeds.cli.lab import run_spec
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.demo_options import DemoOptions
+    from offstage.testbeds.live.results import Summary
 
 __all__ = ["DRAWN", "register"]
 
@@ -31,6 +32,7 @@ LABORATORY = (
     "\nThe scale of a large model: 80 layers, 128K tokens, selections drawn from published "
     "statistics, in virtual time.\n"
 )
+WITHOUT_MODEL = "No real model: which blocks a step selects is drawn from published statistics.\n"
 
 DRAWN = (
     "quick",
@@ -170,10 +172,7 @@ def demo(
     of runs. A comparison of the last run with models of other devices follows, in compare.html; its
     record stays in records/.
     """
-    from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
-    from offstage.testbeds.live.demo import run
-    from offstage.testbeds.live.demo_options import MODEL_ARMS
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -196,6 +195,22 @@ def demo(
         ahead=layer_ahead,
         baselines=tuple(dict.fromkeys(baseline or ())),
     )
+    summary = _decoded(options)
+    if options.model is None and form is Format.text:
+        print(WITHOUT_MODEL)
+    print_summary(summary, out, form)
+    if options.model is not None and form is Format.text:
+        print(LABORATORY)
+        run_spec("demo-128k", out / "128k", form)
+    _compare(out, options.command, form)
+
+
+def _decoded(options: "DemoOptions") -> "Summary":
+    """The runs of the demo. Interrupted says what is left where."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.demo import run
+    from offstage.testbeds.live.demo_options import MODEL_ARMS
+
     if options.model is not None:
         stages = 4 + len(MODEL_ARMS)  # load, prefill, write; the arms; dense attention
     else:  # prefill, the runs, the curve; and the same for baselines
@@ -203,18 +218,13 @@ def demo(
         stages = 2 + arms * len(options.storages) + bool(options.baselines)
     try:
         with shown(stages) as progress:
-            summary = run(options, progress)
+            return run(options, progress)
     except KeyboardInterrupt:
         raise Interrupted(
             "interrupted",
-            str(out / "work"),
+            str(options.out / "work"),
             "store, configurations and logs are left there: delete them, or begin again",
         ) from None
-    print_summary(summary, out, form)
-    if options.model is not None and form is Format.text:
-        print(LABORATORY)
-        run_spec("demo-128k", out / "128k", form)
-    _compare(out, options.command, form)
 
 
 def _compare(out: Path, command: str, form: Format) -> None:

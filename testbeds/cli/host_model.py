@@ -182,13 +182,13 @@ def _like_dense(summary: "ModelSummary") -> list[str]:
     """From which share of blocks on the model writes as with dense attention."""
     if len(summary.passes) == 1:
         return []
-    from offstage.testbeds.live.model_results import LIKE_DENSE
+    from offstage.testbeds.live.model_results import LIKE_DENSE_NATS
 
     said = [
         f"{name} {'at no share tried' if share is None else f'from {share:.1%} of the blocks on'}"
         for name, share in summary.like_dense().items()
     ]
-    return ["", f"Perplexity within {LIKE_DENSE:.0%} of dense attention's: {'; '.join(said)}"]
+    return ["", f"KL at most {LIKE_DENSE_NATS} nats, as good as dense: {'; '.join(said)}"]
 
 
 def _fetches(passes: Sequence["ModelPass"]) -> Table:

@@ -33,7 +33,7 @@ from offstage.testbeds.progress import Progress
 __all__ = ["run"]
 
 READ_BYTES = 8 << 20
-ANSWER_TOKENS = 64
+ANSWER_TOKENS = 128
 
 
 @dataclass(frozen=True)

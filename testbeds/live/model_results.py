@@ -13,7 +13,7 @@ from offstage.host.decode.predicted import LayerAgreement
 from offstage.testbeds.machine import Machine
 
 __all__ = [
-    "LIKE_DENSE",
+    "LIKE_DENSE_NATS",
     "ModelIdentity",
     "ModelMachine",
     "ModelPass",
@@ -25,8 +25,9 @@ __all__ = [
     "compared",
 ]
 
-LIKE_DENSE = 0.01
-"""Perplexity at most this much above dense attention's, relative, counts as dense."""
+LIKE_DENSE_NATS = 0.01
+"""Mean KL up to which the tier's output counts as dense attention's: a text's perplexity then rises
+by 1 % at most, in expectation."""
 
 PolicyKeys = dict[str, int | str | list[str]]
 """The keys of `[policy]` as a daemon reports them."""
@@ -163,14 +164,14 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     """What the model writes with its own dense attention, where arms are compared."""
 
     def like_dense(self) -> dict[str, float | None]:
-        """By selector: the least share of blocks from which on perplexity stays within
-        LIKE_DENSE of dense attention's; None: at no share that ran."""
+        """By selector: the least share of blocks from which on the mean KL stays within
+        LIKE_DENSE_NATS; None: at no share that ran."""
         found: dict[str, float | None] = {}
         for name in dict.fromkeys(one.selector for one in self.passes):
             rows = [one for one in self.passes if one.selector == name]
             found[name] = None
             for one in sorted(rows, key=lambda row: -row.share_read):
-                if one.perplexity > self.dense_perplexity * (1 + LIKE_DENSE):
+                if one.kl_mean > LIKE_DENSE_NATS:
                     break
                 found[name] = one.share_read
         return found

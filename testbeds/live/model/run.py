@@ -42,7 +42,8 @@ from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.capture.rope import parse_rope
-from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
+from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
+from offstage.testbeds.live.model.fit import check_fit, context_tokens_of
 from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model_results import (
@@ -111,7 +112,7 @@ def decode_text(
     """`run` with a loaded model of these weights, and the tokens of the text."""
     one = TextRun(options, loaded, weights, control.geometry.block_tokens, progress)
     one.attach(link, control, fabric)
-    context_tokens = _context_tokens(options, loaded, one.geometry, len(tokens), control)
+    context_tokens = context_tokens_of(options, loaded, one.geometry, len(tokens), control)
     one.prefill(tokens[:context_tokens])
     passes = []
     for name in options.selectors:
@@ -121,7 +122,9 @@ def decode_text(
     notes = [
         *machine_notes(control.status()),
         *text_unread(options.text.name, len(tokens), read, one.geometry.block_tokens),
-        *selected_alike(options.selections, [one.select_blocks for one in passes]),
+        *selected_alike(
+            options.selections, [one.select_blocks for one in passes[: len(options.selections)]]
+        ),
         *all_staged(one.room * one.geometry.layer_count, control.geometry.slot_count),
     ]
     return one.summary(passes, notes)
@@ -161,7 +164,7 @@ class TextRun:
 
     def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
         """Use this daemon from now on. Raises BadInput where its blocks are not the model's."""
-        _check_fit(self.geometry, control)
+        check_fit(self.geometry, control)
         self.link, self.control, self.fabric = link, control, fabric
         self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
 
@@ -433,55 +436,6 @@ def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: 
 
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-
-
-def _check_fit(geometry: KvGeometry, control: Control) -> None:
-    """BadInput, naming both, if the daemon's blocks are not the model's."""
-    theirs, payload = control.geometry, geometry.block_bytes(0)
-    if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
-        return
-    raise BadInput(
-        f"the model has {geometry.layer_count} layers and blocks of {payload:,} B for "
-        f"{geometry.block_tokens} tokens of {geometry.value_type}, the daemon "
-        f"{theirs.layer_count} layers and blocks of {theirs.payload_size_bytes:,} B",
-        control.endpoint,
-        serve_with(geometry.layer_count, payload, geometry.block_tokens, theirs.lba_size_bytes),
-    )
-
-
-def _context_tokens(
-    options: ModelOptions, loaded: Loaded, geometry: KvGeometry, text_tokens: int, control: Control
-) -> int:
-    """The context's length in tokens: as given, or as much as the text, the model and the daemon
-    allow."""
-    size, shape = geometry.block_tokens, loaded.shape
-    behind = 0 if options.generate else options.steps + 1
-    daemon_tokens = control.limits.session_chunk_max * size
-    bounds = {
-        "the text": (text_tokens - behind, "give a longer --text, or fewer of them"),
-        "the model": (shape.tokens_max - options.steps, "give fewer"),
-        "the daemon": (daemon_tokens - options.steps, "raise [limits] context_tokens there"),
-    }
-    if shape.window_tokens is not None:
-        bounds["its sliding window"] = (
-            shape.window_tokens - options.steps,
-            "give fewer, or a model without a window",
-        )
-    least = min(bound for bound, _ in bounds.values()) // size * size
-    chosen = options.context_tokens or least
-    for name, (bound, fix) in bounds.items():
-        if max(chosen, size) > bound:
-            raise BadInput(
-                f"{max(chosen, size):,} tokens of context and {options.steps:,} steps are more "
-                f"than {name} has room for: {max(bound, 0):,} of context",
-                options.where,
-                fix,
-            )
-    if chosen % size:
-        raise BadInput(
-            f"--context-tokens {chosen}", options.where, f"give a multiple of {size}, a block"
-        )
-    return chosen
 
 
 def _value_type(loaded: Loaded) -> ValueType:

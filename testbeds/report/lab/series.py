@@ -6,6 +6,7 @@ over buffers; it has one colour and one mark everywhere.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -142,8 +143,11 @@ class Facet:
 
     @property
     def middle(self) -> float:
-        """The buffer shown by figures of a single buffer: the lower of the two in the middle."""
-        return self.buffers[(len(self.buffers) - 1) // 2]
+        """The buffer shown by figures of a single buffer: the lower of the two in the middle of
+        those at which most policies ran."""
+        counts = Counter(point.info.buffer_over_k for point in self.points)
+        most = sorted(one for one, count in counts.items() if count == max(counts.values()))
+        return most[(len(most) - 1) // 2]
 
     def at(self, buffer_over_k: float) -> list[tuple[Look, PointSummary]]:
         """One point per series, of those that have one."""

@@ -1,1 +1,1 @@
-"""The chip's codec: a numpy reference of the format, lossy modes, and the measured ratios."""
+"""The chip's codec: a numpy reference of the format, and the measured ratios."""

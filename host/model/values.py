@@ -9,7 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["WIDTHS", "ValueType", "stored", "widen"]
+from offstage.host.model.lossy import from_fp8, to_bfloat16_lossy, to_fp8_lossy
+
+__all__ = ["WIDTHS", "ValueType", "narrowed", "stored", "widen"]
 
 ValueType = Literal["float16", "bfloat16", "float32", "float8_e4m3fn"]
 
@@ -39,13 +41,13 @@ def widen(out: npt.NDArray[Any], numbers: npt.NDArray[Any], value_type: ValueTyp
         out[...] = numbers
 
 
-def _float8() -> npt.NDArray[np.float32]:
-    """Every number of e4m3: sign, 4 bits of exponent with bias 7, 3 bits; no infinity, one NaN."""
-    code = np.arange(128)
-    exponent, fraction = code >> 3, (code & 7) / 8
-    positive = np.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7.0))
-    positive[127] = np.nan
-    return np.concatenate([positive, -positive]).astype(np.float32)
+def narrowed(values: npt.NDArray[np.float32], value_type: ValueType) -> npt.NDArray[Any]:
+    """Values rounded to the nearest numbers of a type, as `stored` gives them."""
+    if value_type == "bfloat16":
+        return to_bfloat16_lossy(values)
+    if value_type == "float8_e4m3fn":
+        return to_fp8_lossy(values, "fp8_e4m3")
+    return values.astype(_NUMPY[value_type])
 
 
-_FLOAT8 = _float8()
+_FLOAT8 = from_fp8(np.arange(256).astype(np.uint8), "fp8_e4m3")

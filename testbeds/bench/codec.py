@@ -20,10 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from offstage.asic_model.codec import lossy, reference
+from offstage.asic_model.codec import reference
 from offstage.bindings import codec
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.units import format_rate
+from offstage.host.model import lossy
 from offstage.host.model.drawn_kv import KvPools
 from offstage.host.model.models import geometry
 from offstage.testbeds.bench.codec_store import StoreFigures, store_row

@@ -156,6 +156,17 @@ def test_what_it_generates_is_what_the_library_generates(
     assert again["workload"]["prefill_blocks_written"] == 0
 
 
+def test_in_bfloat16_it_is_the_model_within_that_types_rounding(
+    tier: Daemon, text: Path, tmp_path: Path
+) -> None:
+    """The tokens that decoding adds are rounded to the blocks' type like those of the context."""
+    model = model_of(tmp_path, "llama", head_dim=32, initializer_range=0.1)
+    words = ["--dtype", "bfloat16", "--select-blocks", "all", *SMALL_POOL]
+    (one,) = drive(tier, model, text, tmp_path / "out", *words)["passes"]
+    assert one["bit_equal"] is True and one["blocks_corrupt"] == 0
+    assert one["kl_max"] < 0.01
+
+
 def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from offstage.asic_model.codec import lossy
+from offstage.host.model import lossy
 
 
 @pytest.mark.parametrize("dtype", lossy.FP8)

@@ -1,4 +1,5 @@
-"""Lossy modes: KV in fewer bits, and the resulting error. The store uses none.
+"""Lossy modes: KV in fewer bits, and the resulting error. The store uses none; a host that stores
+its blocks in fewer bits does (`offstage.host.model.quantized`).
 
 Every function here loses information, which the lossless codec never does; the `errors` figures say
 how much. Rounds to nearest, ties to even; values beyond the largest finite value saturate. Shapes:
@@ -14,14 +15,18 @@ __all__ = [
     "FP8",
     "Errors",
     "Fp8",
+    "Levels",
     "errors",
     "from_fp8",
     "int4_lossy",
     "to_bfloat16_lossy",
     "to_fp8_lossy",
+    "to_levels_lossy",
 ]
 
 Floats = npt.NDArray[np.float32]
+
+_FLOAT16_MAX = 65504.0
 
 
 @dataclass(frozen=True)
@@ -101,17 +106,39 @@ def from_fp8(bits: npt.NDArray[np.uint8], dtype: str) -> Floats:
     return found.astype(np.float32)
 
 
-def int4_lossy(values: Floats, per: str) -> tuple[Floats, float]:
-    """The values after rounding to 16 levels, and the bits per value.
+@dataclass(frozen=True)
+class Levels:
+    """Values as whole numbers of steps above the lowest: uint8 `levels` `[..., tokens, channels]`;
+    float16 `low` and `step`, of size 1 along the axis whose values share them."""
 
-    One least value and one step in float16 for each channel of all its tokens (`per` "channel", as
+    levels: npt.NDArray[np.uint8]
+    low: npt.NDArray[np.float16]
+    step: npt.NDArray[np.float16]
+
+    def values(self) -> Floats:
+        """The values that remain."""
+        found: Floats = self.low.astype(np.float32) + self.levels * self.step.astype(np.float32)
+        return found
+
+
+def to_levels_lossy(values: Floats, per: str, bits: int) -> Levels:
+    """The values rounded to `2**bits` levels, at most 256.
+
+    One lowest value and one step in float16 for each channel of all its tokens (`per` "channel", as
     KIVI does for keys, arXiv:2402.02750) or for each token of all its channels ("token", as it does
     for values).
     """
-    axis = -2 if per == "channel" else -1
-    low = values.min(axis=axis, keepdims=True).astype(np.float16).astype(np.float32)
-    high = values.max(axis=axis, keepdims=True)
-    step = ((high - low) / 15).astype(np.float16).astype(np.float32)
-    level = np.rint((values - low) / np.where(step > 0, step, 1.0)).clip(0, 15)
-    bits = 4 + 32 / values.shape[axis]
-    return (low + level * step).astype(np.float32), bits
+    axis, top = -2 if per == "channel" else -1, 2**bits - 1
+    bounded = values.clip(-_FLOAT16_MAX, _FLOAT16_MAX)
+    low = bounded.min(axis=axis, keepdims=True).astype(np.float16)
+    high = bounded.max(axis=axis, keepdims=True)
+    step = ((high - low.astype(np.float32)) / top).astype(np.float16)
+    wide = step.astype(np.float32)
+    level = np.rint((bounded - low.astype(np.float32)) / np.where(wide > 0, wide, 1.0))
+    return Levels(level.clip(0, top).astype(np.uint8), low, step)
+
+
+def int4_lossy(values: Floats, per: str) -> tuple[Floats, float]:
+    """The values after `to_levels_lossy` in 4 bits, and the bits per value with its scales."""
+    bits = 4 + 32 / values.shape[-2 if per == "channel" else -1]
+    return to_levels_lossy(values, per, 4).values(), bits

@@ -79,6 +79,10 @@ class TailBlock:
         values: NDArray[Any] = block.reshape(geometry.block_shape(layer))[:, :, slot]
         return values
 
+    def _full(self, session: HostSession, layer: int, block: NDArray[Any]) -> NDArray[np.uint8]:
+        """What the tier gets of a full block `[1, bytes]`."""
+        return block
+
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
         """Put the block of every layer to the tier, together, if it is full; returns the time that
         took in nanoseconds."""
@@ -94,7 +98,7 @@ class TailBlock:
         full = []
         for layer in range(layers):
             block = self._decoder.pool.memory.read(np.array(self._indices[layer : layer + 1]))
-            block = block[:, : geometry.block_bytes(layer)]
+            block = self._full(session, layer, block[:, : geometry.block_bytes(layer)])
             sums[layer] = checksums(block)
             full.append((layer, where, block))
             record.bytes_put += block.nbytes

@@ -76,6 +76,31 @@ class DenseKv:
             self._cache.update(keys, values, number)
         self.last_logits = tensors["logits"].numpy()
 
+    def front(self, tokens: int) -> "DenseKv":
+        """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's."""
+        found = DenseKv(self._model, self.geometry)
+        own = self.tensors()
+        kept = {name: one[:, :, :tokens] for name, one in own.items() if name != "logits"}
+        found.restore({**kept, "logits": own["logits"]}, tokens)
+        return found
+
+    def replace(self, layer: int, blocks: NDArray[np.uint8]) -> Callable[[], None]:
+        """Attend in one layer to these blocks, as `blocks` gives them, until the returned call."""
+        import torch
+
+        stored = self._cache.layers[layer]
+        before = stored.keys, stored.values
+        numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
+        paged = numbers.reshape(len(blocks), *self.geometry.block_shape(layer))
+        # [blocks, 2, kv_heads, tokens, head_dim] to one run of tokens for each half
+        halves = paged.permute(1, 2, 0, 3, 4).flatten(2, 3).to(before[0])
+
+        def undo() -> None:
+            stored.keys, stored.values = before
+
+        stored.keys, stored.values = halves[:1].contiguous(), halves[1:].contiguous()
+        return undo
+
     def logits(self, tokens: Sequence[int]) -> Any:
         """Logits of each token after the context, float32 `[tokens, vocabulary]`."""
         import torch

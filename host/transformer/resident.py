@@ -1,7 +1,8 @@
 """The reference for the tier: the same kernel over the same blocks, all of them in memory.
 
 There is no pool, selection or fetch: a block's place is its ordinal, and every layer reads all
-blocks. Outputs equal the tier's bit for bit when the tier selects every block.
+blocks. Outputs equal the tier's bit for bit when the tier selects every block. Where the tier's
+blocks are quantized, these are what the same code leaves of them, each from when it is full.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from offstage.host.arrays import Arrays
 from offstage.host.attention import kernel
 from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.quantized import BlockQuantizer
 
 __all__ = ["ResidentAttention"]
 
@@ -20,7 +22,8 @@ __all__ = ["ResidentAttention"]
 class ResidentAttention:
     """One session that starts with `blocks` blocks of context, with room for `tokens_max` tokens.
 
-    `content(layer)` gives the context's blocks, uint8 `[blocks, block_bytes]`."""
+    `content(layer)` gives the context's blocks, uint8 `[blocks, block_bytes]`. With a `quantizer`
+    they are quantized, and `arrays` takes such blocks."""
 
     def __init__(
         self,
@@ -29,7 +32,9 @@ class ResidentAttention:
         geometry: KvGeometry,
         content: Callable[[int], NDArray[np.uint8]],
         tokens_max: int,
+        quantizer: BlockQuantizer | None = None,
     ) -> None:
+        self._quantizer = quantizer
         self._arrays, self._geometry, self._kernel = arrays, geometry, kernel(kernel_name)
         self._memories = []
         for layer in range(geometry.layer_count):
@@ -65,6 +70,12 @@ class ResidentAttention:
 
     def end_token(self) -> None:
         """All layers have run."""
+        last, slots = divmod(self._tokens, self._geometry.block_tokens)
+        if self._quantizer is None or slots:
+            return
+        where = np.array([last - 1], np.int32)
+        for layer, memory in enumerate(self._memories):
+            memory.write(where, self._quantizer.quantize(layer, memory.read(where)))
 
     def close(self) -> None:
         """Nothing to close."""

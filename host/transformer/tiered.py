@@ -22,6 +22,7 @@ from offstage.host.decode.record import AgentRecord, Token
 from offstage.host.decode.session import Context, HostSession
 from offstage.host.decode.tail_block import TailBlock, write_tokens
 from offstage.host.link.tier_sessions import Sessions, append_chunks
+from offstage.host.model.quantized import BlockQuantizer
 from offstage.host.selection import ScoreQuantizer
 
 __all__ = ["Ahead", "TieredAttention"]
@@ -44,6 +45,7 @@ class _Tail(TailBlock):
     """The tail block, filled with the model's K and V."""
 
     given: NDArray[np.float32]
+    quantizer: BlockQuantizer | None = None
 
     def _open(self, ordinal: int) -> None:
         pass  # no tokens are known in advance
@@ -51,10 +53,21 @@ class _Tail(TailBlock):
     def _values(self, layer: int, slot: int) -> NDArray[Any]:
         return self.given
 
+    def _full(self, session: HostSession, layer: int, block: NDArray[Any]) -> NDArray[np.uint8]:
+        """Coded; attention and selector read from now on what a later fetch would bring."""
+        if self.quantizer is None:
+            return block
+        quantized = self.quantizer.quantize(layer, block)
+        where = np.array(self._indices[layer : layer + 1], np.int32)
+        self._decoder.pool.memory.write(where, quantized)
+        session.context.selectors[layer].write(self._ordinal, self.quantizer.keys(quantized))
+        return quantized
+
 
 class TieredAttention:
     """One session, from its context on. `identity` returns the name of the full block at an
-    ordinal; it is called once the block's last token is known."""
+    ordinal; it is called once the block's last token is known. `quantizer`: of the tier's blocks,
+    where they are not the model's own; the decoder's pool then takes quantized blocks."""
 
     def __init__(
         self,
@@ -63,6 +76,7 @@ class TieredAttention:
         context: Context,
         identity: Callable[[int], int],
         token_time_s: float,
+        quantizer: BlockQuantizer | None = None,
     ) -> None:
         rule, self._geometry = decoder.rule, decoder.pool.geometry
         layers = self._geometry.layer_count
@@ -88,6 +102,7 @@ class TieredAttention:
             quantizers=[ScoreQuantizer() for _ in range(layers)],
         )
         self._tail = _Tail(control, decoder, identity)
+        self._tail.quantizer = quantizer
         self.record = AgentRecord()
         self.predicted = Predicted(layers, rule)
         """Measures how well selections are predicted, if `told` is called."""

@@ -32,6 +32,8 @@ from offstage.testbeds.cli.host_model import (
     AheadOption,
     DtypeOption,
     GenerateOption,
+    KvDtypeOption,
+    MaxKlOption,
     ModelOption,
     PoolRatioOption,
     PredictOption,
@@ -148,6 +150,8 @@ def run(
     selector: SelectorOption = "quest",
     pool_ratio: PoolRatioOption = 1.5,
     dtype: DtypeOption = Dtype.auto,
+    kv_dtype: KvDtypeOption = "model",
+    max_kl: MaxKlOption = None,
     generate: GenerateOption = False,
     rope: RopeOption = "",
     predict: PredictOption = False,
@@ -157,19 +161,17 @@ def run(
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
 
     It logs in as a tenant. Policy, storage and buffer are the daemon's; figures are of this run
-    alone. With --model a real model decodes a text instead, and is compared with its own dense
-    attention.
+    alone. With --model a real model decodes a text, compared with its own dense attention.
     """
     refuse_both_paces(time_per_token, decode_cost)
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
-    given = _given(device, kernel, steps, context_tokens, time_per_token)
+    given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
     if model is None:
         given |= {
             "trace": trace,
             "time_unit": time_unit,
             "seed": seed,
             "sessions": sessions,
-            "selector": selector,
             "granule_tokens": granule_tokens,
         }
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
@@ -180,9 +182,10 @@ def run(
         model=model,
         text=text,
         select_blocks=select_blocks,
-        selector=selector,
         pool_ratio=pool_ratio,
         dtype=dtype.value,
+        kv_dtype=kv_dtype,
+        max_kl=max_kl,
         generate=generate,
         rope=rope,
         predict=predict,
@@ -224,6 +227,7 @@ def _given(
     steps: int | None,
     context_tokens: int | None,
     time_per_token: str | None,
+    selector: str,
 ) -> dict[str, str | float | Path | None]:
     """The options shared by drawn sessions and a real model; those not given keep their
     defaults."""
@@ -235,7 +239,8 @@ def _given(
     }
     if time_per_token is not None:
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
-    return given | {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
+    command = shlex.join(["offstage", *sys.argv[1:]])
+    return given | {"device": device, "selector": selector, "command": command}
 
 
 def _run_drawn(

@@ -19,7 +19,7 @@ from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
     from offstage.host.endpoint import Endpoint
-    from offstage.testbeds.live.model_results import ModelPass, ModelSummary, Position
+    from offstage.testbeds.live.model_results import KvStored, ModelPass, ModelSummary, Position
 
 __all__ = ["run_model"]
 
@@ -53,6 +53,18 @@ PoolRatioOption = Annotated[
 DtypeOption = Annotated[
     Dtype, typer.Option("--dtype", help="type of the computation; auto: as stored")
 ]
+KvDtypeOption = Annotated[
+    str,
+    typer.Option(
+        "--kv-dtype",
+        help="type of K and V in the tier: model, fp8-e4m3, fp8-e5m2, int8, int4, or auto: each "
+        "head what it bears",
+    ),
+]
+MaxKlOption = Annotated[
+    float | None,
+    typer.Option("--max-kl", help="with --kv-dtype auto: KL that it may cost, in nats a token"),
+]
 GenerateOption = Annotated[
     bool, typer.Option("--generate", help="continue with the model's tokens, not the text's")
 ]
@@ -73,7 +85,6 @@ def run_model(
     model: Path,
     text: Path | None,
     select_blocks: str,
-    selector: str,
     **given: Any,
 ) -> None:
     """Decode and print; writes model.json to `out` if it is given."""
@@ -87,14 +98,16 @@ def run_model(
 
     if text is None:
         raise BadInput("no text for the model", "host run --model", "name a file with --text")
+    selector = given.pop("selector").split(",")
     options = ModelOptions(
         model=model_folder(model),
         text=text,
         selections=parse_selections(select_blocks),
-        selectors=tuple(dict.fromkeys(one.strip() for one in selector.split(","))),
+        selectors=tuple(dict.fromkeys(one.strip() for one in selector)),
         **given,
     )
-    with shown(3 + 2 * len(options.selections) * len(options.selectors)) as progress:
+    passes = len(options.selections) * len(options.selectors)
+    with shown(3 + (options.max_kl is not None) + 2 * passes) as progress:
         summary = run(options, link, progress)
     if out is not None:
         write_bytes(out / "model.json", msgspec.json.encode(summary))
@@ -126,7 +139,8 @@ def _tables(summary: "ModelSummary") -> Group:
         weights,
         *told,
         "",
-        _outputs(summary.passes),
+        *_chosen(summary.kv),
+        _outputs(summary),
         *_like_dense(summary),
         "",
         _fetches(summary.passes),
@@ -142,8 +156,35 @@ def _tables(summary: "ModelSummary") -> Group:
     return Group(*parts)
 
 
-def _outputs(passes: Sequence["ModelPass"]) -> Table:
+def _chosen(kv: "KvStored") -> list[Any]:
+    """What `--kv-dtype auto` chose, and by which figures."""
+    if kv.chosen is None:
+        return []
+    one, total = kv.chosen, sum(each.heads for each in kv.heads)
+    rows = [
+        (each.dtype, str(each.heads), f"{each.heads / total:.0%}", f"{each.bytes_per_token:,.0f}")
+        for each in kv.heads
+    ]
+    if kv.padding_per_token:
+        rows.append(("padding", "", "", f"{kv.padding_per_token:,.0f}"))
+    told = (
+        f"KL {one.checked:.2g} nats on the last {one.tail_tokens} tokens of the context, at most "
+        f"{one.max_kl:g}; the heads one by one add up to {one.predicted:.2g}. They need blocks of "
+        f"{one.block_bytes:,} B"
+    )
+    return [Table.named(("KV", "heads", "share", "B/token"), rows, "Chosen"), told, ""]
+
+
+def _outputs(summary: "ModelSummary") -> Table:
+    """Says nothing of types where KV is in the model's own."""
+    passes, kv = summary.passes, summary.kv
+    stored = [] if kv.dtype == "model" else [kv.dtype, kv.bytes_per_token, kv.saved]
     columns = [
+        Column("KV", left=True),
+        Column("B/token", "{:,.0f}".format),
+        Column("saved", "{:.1%}".format),
+    ][: len(stored)]
+    columns += [
         *_selector_column(passes),
         Column("blocks"),
         Column("read", "{:.1%}".format),
@@ -154,6 +195,7 @@ def _outputs(passes: Sequence["ModelPass"]) -> Table:
     ]
     rows = [
         [
+            *stored,
             *_selector_cell(passes, one),
             one.select_blocks,
             one.share_read,

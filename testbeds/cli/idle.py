@@ -107,7 +107,10 @@ IDLE = (
     ),
     Idle(
         "host run",
-        ("text", "select_blocks", "pool_ratio", "dtype", "rope", "generate", "predict", "ahead"),
+        (
+            *("text", "select_blocks", "pool_ratio", "dtype", "kv_dtype", "max_kl", "rope"),
+            *("generate", "predict", "ahead"),
+        ),
         _lacks("model"),
         "without --model",
     ),

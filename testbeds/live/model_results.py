@@ -10,10 +10,16 @@ from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
 from offstage.host.decode.predicted import LayerAgreement
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.quantized import HEAD_TYPES, BlockQuantizer, head_bytes
+from offstage.host.transformer.sensitivity import Choice
 from offstage.testbeds.machine import Machine
 
 __all__ = [
     "LIKE_DENSE_NATS",
+    "KvChosen",
+    "KvHeads",
+    "KvStored",
     "ModelIdentity",
     "ModelMachine",
     "ModelPass",
@@ -132,6 +138,94 @@ class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
     prefill_blocks_written: int
 
 
+class KvChosen(msgspec.Struct, kw_only=True, frozen=True):
+    """How types were chosen: KL in nats a token, on the last `tail_tokens` of the context."""
+
+    max_kl: float
+    predicted: float
+    """Sum of the effects of single heads."""
+    checked: float
+    """With all heads in their types."""
+    tail_tokens: int
+    block_bytes: int
+    """The smallest block that holds them; the daemon's may be larger."""
+
+
+class KvHeads(msgspec.Struct, kw_only=True, frozen=True):
+    """The heads of all layers in one type."""
+
+    dtype: str
+    heads: int
+    bytes_per_token: float
+
+
+class KvStored(msgspec.Struct, kw_only=True, frozen=True):
+    """How K and V lie in the tier's blocks. Bytes are those of all layers."""
+
+    dtype: str
+    bytes_per_token: float
+    """Scales and padding included: what drive, arena and link hold and carry."""
+    padding_per_token: float
+    model_bytes_per_token: float
+    """In the model's own type."""
+    saved: float
+    heads: list[KvHeads]
+    layers: list[list[str]]
+    """The type of each KV head, by layer."""
+    chosen: KvChosen | None
+
+    @classmethod
+    def of(
+        cls,
+        dtype: str,
+        geometry: KvGeometry,
+        quantizer: BlockQuantizer | None,
+        choice: Choice | None,
+        max_kl: float | None,
+    ) -> "KvStored":
+        """Of blocks of `quantizer`, or of the model's own; `choice` is how it came about."""
+        numbers = range(geometry.layer_count)
+        own = sum(map(geometry.block_bytes, numbers)) / geometry.block_tokens
+        used = stored = own
+        if quantizer is not None:
+            used = sum(map(quantizer.block_bytes, numbers)) / geometry.block_tokens
+            stored = quantizer.payload_bytes * len(numbers) / geometry.block_tokens
+        chosen = None
+        if choice is not None and max_kl is not None:
+            least = choice.quantizer or quantizer
+            chosen = KvChosen(
+                max_kl=max_kl,
+                predicted=choice.predicted,
+                checked=choice.checked,
+                tail_tokens=choice.tail_tokens,
+                block_bytes=geometry.block_bytes(0) if least is None else least.payload_bytes,
+            )
+        layers = [["model"] * one.kv_heads for one in geometry.layers]
+        if quantizer is not None:
+            layers = [[*kinds] for kinds in quantizer.kinds]
+        every = [kind for one in layers for kind in one]
+        return cls(
+            dtype=dtype,
+            bytes_per_token=stored,
+            padding_per_token=stored - used,
+            model_bytes_per_token=own,
+            saved=1 - stored / own,
+            heads=[
+                KvHeads(
+                    dtype=kind,
+                    heads=every.count(kind),
+                    bytes_per_token=every.count(kind)
+                    * head_bytes(geometry, kind)
+                    / geometry.block_tokens,
+                )
+                for kind in HEAD_TYPES
+                if kind in every
+            ],
+            layers=layers,
+            chosen=chosen,
+        )
+
+
 class TierUsed(msgspec.Struct, kw_only=True, frozen=True):
     """The daemon of the run; `policy`: as it reported it."""
 
@@ -152,6 +246,7 @@ class ModelSummary(msgspec.Struct, kw_only=True):
 
     model: ModelIdentity
     workload: TextWorkload
+    kv: KvStored
     tier: TierUsed
     dense_perplexity: float
     passes: list[ModelPass]

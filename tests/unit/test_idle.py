@@ -56,6 +56,8 @@ VALUES = {
     "time_unit": "s",
     "select_blocks": "8",
     "dtype": "float32",
+    "kv_dtype": "int8",
+    "max_kl": "0.01",
     "ahead": "hint",
     "rdma": "mlx5_0",
     "schedule": "reuse",

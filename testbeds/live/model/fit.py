@@ -1,30 +1,93 @@
-"""Whether a model, its text and a daemon fit each other."""
+"""Does a model's KV fit a daemon: its blocks, in whichever types, and the context; its identity.
+
+Pure checks before the work of minutes: each raises BadInput with the setting that fits.
+"""
+
+import dataclasses
+import importlib.metadata
 
 from offstage.bindings.errors import BadInput
 from offstage.host.link.control import Control
 from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.identity import Weights, identity_of
+from offstage.host.model.quantized import BlockQuantizer, HeadType, uniform
+from offstage.host.model.values import WIDTHS, ValueType
 from offstage.testbeds.capture.model import Loaded
 from offstage.testbeds.live.host_run import serve_with
 from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.machine import machine
 
-__all__ = ["check_fit", "context_tokens_of"]
+__all__ = ["bits_of", "check_fit", "context_room", "fitted", "quantizer_of", "value_type"]
 
 
-def check_fit(geometry: KvGeometry, control: Control) -> None:
-    """BadInput, naming both, if the daemon's blocks are not the model's."""
-    theirs, payload = control.geometry, geometry.block_bytes(0)
+def quantizer_of(kind: HeadType, geometry: KvGeometry, lba_bytes: int) -> BlockQuantizer | None:
+    """Every head in one type; None for the model's own, whose blocks are not quantized."""
+    return None if kind == "model" else uniform(geometry, kind, lba_bytes)
+
+
+def fitted(
+    geometry: KvGeometry, chosen: BlockQuantizer | None, control: Control
+) -> BlockQuantizer | None:
+    """A chosen quantizer, padded to the daemon's blocks. BadInput where it needs larger ones."""
+    theirs = control.geometry.payload_size_bytes
+    if chosen is not None and chosen.payload_bytes < theirs:
+        chosen = dataclasses.replace(chosen, payload_bytes=theirs)
+    check_fit(geometry, chosen, control)
+    return chosen
+
+
+def bits_of(
+    options: ModelOptions,
+    loaded: Loaded,
+    weights: Weights,
+    geometry: KvGeometry,
+    quantizer: BlockQuantizer | None,
+) -> str:
+    """What determines the bits of the KV, other than the tokens: the weights, everything that
+    computes, and the type of every head that is quantized."""
+    import torch
+
+    return identity_of(
+        weights,
+        {
+            "config": loaded.shape.config_sha256,
+            "rope": options.rope,
+            "dtype": loaded.dtype,
+            "KV": geometry.value_type,
+            "block_tokens": geometry.block_tokens,
+            "device": options.device,
+            "prefill_piece": options.prefill_piece,
+            "threads": torch.get_num_threads(),
+            "processor": machine().processor,
+            **_versions(),
+            **({} if quantizer is None else {"quantizer": quantizer.kinds}),
+        },
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+
+
+def check_fit(geometry: KvGeometry, quantizer: BlockQuantizer | None, control: Control) -> None:
+    """BadInput, naming both, if the daemon's blocks are not the model's, quantized so."""
+    theirs = control.geometry
+    payload = geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes
     if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
         return
+    types: str = geometry.value_type
+    if quantizer is not None:
+        types = " and ".join(sorted({kind for layer in quantizer.kinds for kind in layer}))
     raise BadInput(
         f"the model has {geometry.layer_count} layers and blocks of {payload:,} B for "
-        f"{geometry.block_tokens} tokens of {geometry.value_type}, the daemon "
+        f"{geometry.block_tokens} tokens of {types}, the daemon "
         f"{theirs.layer_count} layers and blocks of {theirs.payload_size_bytes:,} B",
         control.endpoint,
         serve_with(geometry.layer_count, payload, geometry.block_tokens, theirs.lba_size_bytes),
     )
 
 
-def context_tokens_of(
+def context_room(
     options: ModelOptions, loaded: Loaded, geometry: KvGeometry, text_tokens: int, control: Control
 ) -> int:
     """The context's length in tokens: as given, or as much as the text, the model and the daemon
@@ -57,3 +120,13 @@ def context_tokens_of(
             f"--context-tokens {chosen}", options.where, f"give a multiple of {size}, a block"
         )
     return chosen
+
+
+def value_type(loaded: Loaded) -> ValueType:
+    """The type of the model's KV."""
+    for known in WIDTHS:
+        if known == loaded.dtype:
+            return known
+    raise BadInput(
+        f"blocks cannot hold {loaded.dtype}", "--dtype", f"choose one of {', '.join(WIDTHS)}"
+    )

@@ -1,7 +1,8 @@
 """Which model and text to decode and how, and which blocks the tier serves."""
 
+import math
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -10,6 +11,7 @@ from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
 from offstage.host.gpu import check_device
+from offstage.host.model.quantized import HEAD_TYPES, HeadType
 from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import TimePerToken
@@ -41,6 +43,10 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = "torch"
     device: str = "cpu"
     dtype: str = "auto"
+    kv_dtype: HeadType | Literal["auto"] = "model"
+    """In what the tier's blocks hold K and V; auto: each head of each layer what it bears."""
+    max_kl: float | None = None
+    """With auto: the KL in nats a token that the types may cost, on the context's last tokens."""
     rope: str = ""
     """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     generate: bool = False
@@ -70,12 +76,29 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )
+        self._check_kv_type()
         if self.ahead != "none" and not self.predict:
             raise BadInput(
                 f"--ahead {self.ahead} has nothing to act on", "host run", "add --predict"
             )
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
+
+    def _check_kv_type(self) -> None:
+        if self.kv_dtype not in (*HEAD_TYPES, "auto"):
+            raise BadInput(
+                f"unknown type of KV {self.kv_dtype!r}",
+                "--kv-dtype",
+                f"choose one of {', '.join(HEAD_TYPES)}, auto",
+            )
+        if (self.kv_dtype == "auto") != (self.max_kl is not None):
+            raise BadInput(
+                "--kv-dtype auto and --max-kl go together",
+                self.where,
+                "give both, or neither",
+            )
+        if self.max_kl is not None and not 0 < self.max_kl < math.inf:
+            raise BadInput(f"--max-kl {self.max_kl:g}", self.where, "give nats a token, above 0")
 
     def arrays(self) -> Arrays:
         """What holds the HBM pool: the kernel's library on the device. As `DriveOptions.arrays`."""

@@ -4,7 +4,7 @@ The model reads the context once; its blocks are written to the daemon, its KV s
 reference. Then, for each selection, the same tokens are decoded from the same context through
 the tier, and their logits are compared with those of the model's attention. If every block
 was selected, the same kernel runs again over the same blocks in memory, and the two must agree
-to the bit.
+to the bit. Blocks may hold KV in fewer bits than the model computes in; the reference does not.
 """
 
 import hashlib
@@ -22,6 +22,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES
 from offstage.bindings.ledger import Ledger, quantile
 from offstage.bindings.notes import Note
+from offstage.host.arrays import Arrays
+from offstage.host.arrays.quantized import QuantizedArrays
 from offstage.host.decode.layer import Decoder, SelectionRule
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import BlockWriter, MissingWriter, compute_context
@@ -33,20 +35,30 @@ from offstage.host.gpu.selector import selectors_of
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import append_chunks
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
-from offstage.host.model.values import WIDTHS, ValueType
+from offstage.host.model.identity import Weights, digest_of, files_of
+from offstage.host.model.quantized import BlockQuantizer
 from offstage.host.transformer.attention import Foresight, installed, step_logits
 from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
+from offstage.host.transformer.quantized import QuantizedKv
 from offstage.host.transformer.resident import ResidentAttention
+from offstage.host.transformer.sensitivity import Choice, Probe, choose, measured
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
-from offstage.testbeds.live.model.fit import check_fit, context_tokens_of
+from offstage.testbeds.live.model.fit import (
+    bits_of,
+    check_fit,
+    context_room,
+    fitted,
+    quantizer_of,
+    value_type,
+)
 from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model_results import (
+    KvStored,
     ModelIdentity,
     ModelMachine,
     ModelPass,
@@ -112,7 +124,7 @@ def decode_text(
     """`run` with a loaded model of these weights, and the tokens of the text."""
     one = TextRun(options, loaded, weights, control.geometry.block_tokens, progress)
     one.attach(link, control, fabric)
-    context_tokens = context_tokens_of(options, loaded, one.geometry, len(tokens), control)
+    context_tokens = context_room(options, loaded, one.geometry, len(tokens), control)
     one.prefill(tokens[:context_tokens])
     passes = []
     for name in options.selectors:
@@ -146,7 +158,7 @@ class TextRun:
         self.options, self.loaded, self.weights = options, loaded, weights
         self.progress, self.arrays = progress, options.arrays()
         self.geometry = kv_geometry(
-            loaded.shape.name, loaded.model.config, block_tokens, _value_type(loaded)
+            loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
         )
         HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
         self.kv = DenseKv(loaded.model, self.geometry)
@@ -160,11 +172,15 @@ class TextRun:
         self.tier: TierUsed
         self.record = AgentRecord()
         """Of the selection decoded last."""
-        self._bits = _bits_of(options, loaded, weights, self.geometry)
+        self.quantizer: BlockQuantizer | None = None
+        self.choice: Choice | None = None
 
     def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
         """Use this daemon from now on. Raises BadInput where its blocks are not the model's."""
-        check_fit(self.geometry, control)
+        lba_bytes = control.geometry.lba_size_bytes
+        if self.options.kv_dtype != "auto":
+            self._hold_as(quantizer_of(self.options.kv_dtype, self.geometry, lba_bytes))
+            check_fit(self.geometry, self.quantizer, control)
         self.link, self.control, self.fabric = link, control, fabric
         self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
 
@@ -189,7 +205,9 @@ class TextRun:
                 context_tokens=len(self.tokens),
                 steps=options.steps,
                 block_tokens=geometry.block_tokens,
-                block_bytes=geometry.block_bytes(0),
+                block_bytes=self.quantizer.payload_bytes
+                if self.quantizer
+                else geometry.block_bytes(0),
                 selector=", ".join(options.selectors),
                 kernel=options.kernel,
                 device=options.device,
@@ -199,6 +217,7 @@ class TextRun:
                 ahead=options.ahead,
                 prefill_blocks_written=self.blocks_written,
             ),
+            kv=KvStored.of(options.kv_dtype, geometry, self.quantizer, self.choice, options.max_kl),
             tier=self.tier,
             dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
             passes=passes,
@@ -223,12 +242,15 @@ class TextRun:
         geometry, size = self.geometry, self.geometry.block_tokens
         self.tokens = tokens
         self.progress.start("prefill", len(tokens))
-        identities = [self._name_of([], ordinal) for ordinal in range(len(tokens) // size)]
+        ordinals = range(len(tokens) // size)
         if keep:
-            name, piece = f"{identities[-1]:032x}", self.options.prefill_piece
+            name, piece = f"{self._name_of([], ordinals[-1]):032x}", self.options.prefill_piece
             prefill_once(self.kv, name, tokens, piece, self.progress)
         else:
             self.kv.prefill(tokens, self.options.prefill_piece, self.progress.advance)
+        if self.options.max_kl is not None:
+            self._choose(self.options.max_kl)
+        identities = [self._name_of([], ordinal) for ordinal in ordinals]
         handle = self.control.session_open(select_blocks=1)
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
         write = MissingWriter(self.fabric, handle, appended.stored_layers, geometry.layer_count)
@@ -251,8 +273,31 @@ class TextRun:
             return
         make = selectors_of(self.options.kernel, self.options.device)
         known = self.context.identities if identities is None else identities
-        self.context = compute_context(self.kv, known, name, written, make)
+        self.context = compute_context(self.source, known, name, written, make)
         self.selector = name
+
+    def _choose(self, max_kl: float) -> None:
+        """Types of the KV heads, by measurement, and a quantizer that fits the daemon."""
+        layers, heads = self.geometry.layer_count, self.geometry.layers[0].kv_heads
+        self.progress.start("measure KV types", layers * heads)
+        probe = Probe(self.kv, self.tokens)
+        effects = measured(probe, self.progress.advance)
+        self.choice = choose(probe, effects, max_kl, self.control.geometry.lba_size_bytes)
+        self._hold_as(fitted(self.geometry, self.choice.quantizer, self.control))
+
+    def _hold_as(self, quantizer: BlockQuantizer | None) -> None:
+        self.quantizer = quantizer
+        self._bits = bits_of(self.options, self.loaded, self.weights, self.geometry, quantizer)
+
+    @property
+    def source(self) -> DenseKv | QuantizedKv:
+        """The context's blocks as the tier holds them."""
+        return self.kv if self.quantizer is None else QuantizedKv(self.kv, self.quantizer)
+
+    @property
+    def _pool_arrays(self) -> Arrays:
+        quantizer = self.quantizer
+        return self.arrays if quantizer is None else QuantizedArrays(self.arrays, quantizer)
 
     def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
         """One selection over the whole text."""
@@ -324,7 +369,7 @@ class TextRun:
         """The attention that read from the tier, the logits after each token, and the tokens."""
         options = self.options
         rule = SelectionRule(self.selector, chosen, options.sink_blocks, options.window_blocks)
-        decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
+        decoder = Decoder(self.fabric, pool, self.source, rule, options.kernel)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
         try:
@@ -336,6 +381,7 @@ class TextRun:
                     grown, ordinal, "decoded", chosen, options.kernel, self.selector
                 ),
                 options.time_per_token_s,
+                self.quantizer,
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
@@ -354,7 +400,7 @@ class TextRun:
         wanted = round(self.options.pool_ratio * chosen * layers)
         # Room for two layers if the next one's blocks arrive while this one is computed.
         due = chosen * (2 if self.options.ahead == "fetch" else 1)
-        return HbmPool(self.geometry, max(due, wanted) + layers, self.arrays, due)
+        return HbmPool(self.geometry, max(due, wanted) + layers, self._pool_arrays, due)
 
     def _steps(
         self,
@@ -391,11 +437,12 @@ class TextRun:
         """Decode the same tokens with the same kernel, with all blocks in memory."""
         identities = self.context.identities
         attention = ResidentAttention(
-            self.arrays,
+            self._pool_arrays,
             self.options.kernel,
             self.geometry,
-            lambda layer: self.kv.blocks(layer, 0, identities),
+            lambda layer: self.source.blocks(layer, 0, identities),
             len(self.tokens) + self.options.steps,
+            self.quantizer,
         )
         self.progress.start("the same in memory", self.options.steps)
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
@@ -410,41 +457,6 @@ class TextRun:
         text = json.dumps([self._bits, together, *more]).encode()
         digest = hashlib.blake2b(text + tokens, digest_size=16).digest()
         return int.from_bytes(digest, "little")
-
-
-def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry) -> str:
-    """What determines the bits of the KV, other than the tokens: the weights, and everything
-    that computes."""
-    import torch
-
-    return identity_of(
-        weights,
-        {
-            "config": loaded.shape.config_sha256,
-            "rope": options.rope,
-            "dtype": loaded.dtype,
-            "KV": geometry.value_type,
-            "block_tokens": geometry.block_tokens,
-            "device": options.device,
-            "prefill_piece": options.prefill_piece,
-            "threads": torch.get_num_threads(),
-            "processor": machine().processor,
-            **_versions(),
-        },
-    )
-
-
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-
-
-def _value_type(loaded: Loaded) -> ValueType:
-    for value_type in WIDTHS:
-        if value_type == loaded.dtype:
-            return value_type
-    raise BadInput(
-        f"blocks cannot hold {loaded.dtype}", "--dtype", f"choose one of {', '.join(WIDTHS)}"
-    )
 
 
 def _share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:

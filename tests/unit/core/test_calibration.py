@@ -1,4 +1,4 @@
-"""Does the core learn which averages mean a demand, whichever way round they do?"""
+"""Does the core learn which averages lead to demands, even where low ones do?"""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def session_of(core: Core, content: int) -> int:
 
 
 def step(core: Core, session: int, number: int, demands: Sequence[int]) -> set[int]:
-    """Ordinals that one step prefetches; all its reads end at once."""
+    """Return the ordinals that one step prefetches; all its reads end at once."""
     now = number * 1_000_000
     guessed = set()
     chunks: dict[int, int] = {}
@@ -38,7 +38,7 @@ def step(core: Core, session: int, number: int, demands: Sequence[int]) -> set[i
             if action["type"] == READ:
                 chunks[int(action["chunk"])] = int(action["cause"])
                 core.io_done(now, int(action["io"]))
-    first = session * BLOCKS  # not shared: a chunk and its home by ordinal
+    first = session * BLOCKS  # nothing is shared: per ordinal a chunk and its home
     for chunk, cause in chunks.items():
         if cause == 4:
             guessed.add((chunk - 2 * first) // 2)
@@ -47,7 +47,7 @@ def step(core: Core, session: int, number: int, demands: Sequence[int]) -> set[i
 
 @pytest.mark.parametrize("demanded", [range(16), range(16, 32)])
 def test_what_is_guessed_is_what_was_demanded(demanded: range) -> None:
-    """Eight rounds of demands from the loud half or the quiet one, then a cold arena."""
+    """After eight rounds of demands from one half, guesses for a cold arena come from that half."""
     core = opened()
     session = session_of(core, 1)
     for number in range(8 * STEPS):
@@ -60,7 +60,7 @@ def test_what_is_guessed_is_what_was_demanded(demanded: range) -> None:
 
 
 def test_a_new_session_knows_what_its_sibling_learnt() -> None:
-    """At its first hint it guesses the quiet half; alone, it would follow the prior: the loud."""
+    """It first guesses the quiet half; alone, it would follow the prior and guess the loud one."""
     core = opened()
     teacher = session_of(core, 1)
     for number in range(8 * STEPS):

@@ -6,8 +6,7 @@ from offstage.bindings.core import KEY, Core, CoreConfig, Policy, SessionConfig,
 
 
 def test_a_dropped_block_is_gone_and_the_log_replays() -> None:
-    """Is a block dropped only if it is staged and not pinned, retracted once, and its slot
-    freed?"""
+    """A block is dropped only if staged and not pinned; it is retracted once and its slot freed."""
     config = CoreConfig(slot_count=2, chunk_max=8, session_chunk_max=8, log_size_bytes=1 << 16)
     core = Core(config, Policy())
     tenant = core.tenant_add(0, b"\0" * 16, 2)

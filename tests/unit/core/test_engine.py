@@ -22,7 +22,7 @@ COMPUTE_NS = 500_000
 
 @dataclass
 class Work:
-    """All that one session is fed with."""
+    """All input of one session."""
 
     selected: np.ndarray
     served: np.ndarray | None
@@ -31,7 +31,7 @@ class Work:
     guesses: np.ndarray | None
 
     def slabs(self, steps: int, end_known: bool = True) -> Iterator[tuple]:
-        """Arguments of `feed`; `end_known`: the last slab with steps says that it is the last."""
+        """Yield arguments of `feed`; with `end_known`, the last slab with steps says so."""
         for begin in range(0, STEPS, steps):
             end = min(begin + steps, STEPS)
             cut = [
@@ -74,7 +74,7 @@ def work_of(seed: int, *, pool: int = 0, guessed: float = 0.0, plain: bool = Fal
 def core_of(
     policy: Policy, slots: int = 40, queue_max: int = 5, session_max: int = SESSIONS
 ) -> Core:
-    """`queue_max` is smaller than the number of blocks reported at once."""
+    """Return a core whose `queue_max` is below the number of blocks reported at once."""
     config = CoreConfig(
         slots,
         1024,
@@ -118,7 +118,7 @@ def ran(
     queue_max: int = 5,
     end_known: bool = True,
 ) -> tuple[Core, Engine, np.ndarray]:
-    """Every work in its own batch slot; sessions close when they end."""
+    """Run every work in its own batch slot; sessions close when they end."""
     core = core_of(policy, slots, queue_max)
     engine = Engine(core, config)
     sessions = [session_of(core, number) for number in range(len(works))]
@@ -151,7 +151,7 @@ def ran(
 def test_how_steps_are_cut_changes_nothing(
     seed: int, policy: str, cuts: list[int], end_known: bool, pool: int, guessed: float
 ) -> None:
-    """Rows, ledger, decision log, time and reads are those of the run in one piece."""
+    """Rows, ledger, decision log, time and reads equal those of the run in one piece."""
     works = [work_of(seed + i, pool=pool, guessed=guessed) for i in range(SESSIONS)]
     whole, one, rows = ran(POLICIES[policy], works, [STEPS] * SESSIONS)
     cut, other, again = ran(POLICIES[policy], works, cuts, end_known=end_known)
@@ -163,7 +163,7 @@ def test_how_steps_are_cut_changes_nothing(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rows_add_up_to_the_ledger(policy: str) -> None:
-    """Are the core's counters the sums of its rows, with every selection in one of them?"""
+    """The core's counters are the sums of its rows, and every selection is in one row."""
     works = [work_of(i, pool=8, guessed=3.0) for i in range(SESSIONS)]
     core, engine, rows = ran(POLICIES[policy], works, [4] * SESSIONS)
     ledger = core.ledger()
@@ -190,7 +190,7 @@ def test_rows_add_up_to_the_ledger(policy: str) -> None:
 
 def test_time_is_compute_hits_and_stalls() -> None:
     """A session's time is its layers' compute, the fabric's part of those that demanded, and its
-    rows' stalls: nothing else."""
+    rows' stalls, nothing else."""
     _, engine, rows = ran(POLICIES["none"], [work_of(1)], [3])
     computed = len(rows) * COMPUTE_NS + int((rows["demands"] > 0).sum()) * CONFIG.hit_ns
     begin_ns = 100_000
@@ -199,7 +199,7 @@ def test_time_is_compute_hits_and_stalls() -> None:
 
 
 def clairvoyant(work: Work, steps: int) -> Work:
-    """The selection of each layer `steps` steps later, told after each step's last layer."""
+    """Guess, after each step's last layer, what every layer selects `steps` steps later."""
     counts = np.zeros((STEPS, LAYERS), np.int64)
     ahead = []
     for step in range(STEPS - steps):
@@ -214,7 +214,8 @@ def clairvoyant(work: Work, steps: int) -> Work:
 
 
 def test_what_the_host_predicts_is_there() -> None:
-    """A host that knows the next step, and room for it, leaves no miss but where it was silent."""
+    """If the host predicts the next step and it fits, every demand after the first step is a
+    hit."""
     blind = work_of(3, plain=True)
     config = replace(CONFIG, nvme=None, append_steps=0)
     slots = 2 * LAYERS * WIDTH - 6  # a step and most of the next
@@ -224,11 +225,11 @@ def test_what_the_host_predicts_is_there() -> None:
     assert without["ends"][LAYERS:, late:].sum() > 20
     assert predicted["ends"][LAYERS:, late:].sum() == 0
     assert predicted["ends"][:, ENDS.index("lookahead")].sum() > 20
-    assert predicted["ends"][0, ENDS.index("lookahead")] > 0  # told before its first step
+    assert predicted["ends"][0, ENDS.index("lookahead")] > 0  # hinted before its first step
 
 
 def test_a_batch_slot_serves_one_session_after_another() -> None:
-    """Entries are used again, and the rows of both sessions are there."""
+    """Entries are reused, and the rows of both sessions are kept."""
     core = core_of(POLICIES["ema"], session_max=1)
     engine = Engine(core, replace(CONFIG, batch_slot_max=1))
     for number in range(2):
@@ -253,10 +254,10 @@ def test_what_does_not_fit_is_refused() -> None:
     session = session_of(core, 0)
     work = work_of(1)
     with pytest.raises(BadInput):
-        engine.feed(0, work.selected)  # nobody stands there
+        engine.feed(0, work.selected)  # the batch slot is empty
     engine.start(0, session, 5)
     with pytest.raises(BadInput):
-        engine.start(1, session, 5)  # it runs already
+        engine.start(1, session, 5)  # it already runs
     with pytest.raises(BadInput):
         engine.feed(0, work.selected[:, :2])
     with pytest.raises(BadInput):
@@ -268,11 +269,11 @@ def test_what_does_not_fit_is_refused() -> None:
         engine.feed(0, work.selected, guess_offsets=offsets, guesses=np.zeros(1, GUESS))
     engine.feed(0, work.selected)
     with pytest.raises(BadInput):
-        engine.feed(0, work.selected)  # it has not used up the first
+        engine.feed(0, work.selected)  # the first rows are not used up
     with pytest.raises(BadInput):
         Engine(core, replace(CONFIG, batch_slot_max=0))
     with pytest.raises(BadInput):
-        engine.run()  # ordinals that nobody has written: nothing is appended before step 2
+        engine.run()  # ordinals not yet written: nothing is appended before step 2
         engine.run()
         engine.feed(0, np.full((1, LAYERS, 1), BLOCKS, np.uint32))
         engine.run()
@@ -289,14 +290,14 @@ def test_rows_lie_in_memory_as_the_engine_writes_them() -> None:
 
 
 def test_hints_cost_what_the_policy_lets_a_host_send() -> None:
-    """Scores of 12 blocks, 2 bytes each; the best three as a byte and an ordinal of two; one step
-    in two. Guesses are 16 bytes each, seven of them before the first step."""
+    """Each of 12 scores takes 2 bytes or 1; with a maximum of three, each takes an ordinal of 2
+    more; hints may skip every second step. Seven guesses of 16 bytes precede the first step."""
     policy = Policy("ema", "score")
     limits = [
         ({}, 2 * 12 * STEPS),
         ({"hint_score_bits": 8}, 12 * STEPS),
         ({"hint_score_bits": 8, "hint_scores_max": 3}, 3 * 3 * STEPS),
-        ({"hint_score_bits": 8, "hint_scores_max": 11}, 12 * STEPS),  # all of them are shorter
+        ({"hint_score_bits": 8, "hint_scores_max": 11}, 12 * STEPS),  # sending all is shorter
         ({"hint_every_steps": 2}, 2 * 12 * 11),
     ]
     config = replace(CONFIG, nvme=None, append_steps=0)
@@ -305,4 +306,4 @@ def test_hints_cost_what_the_policy_lets_a_host_send() -> None:
         core, _, _ = ran(policy.with_(**changes), [work], [5], config)
         assert core.ledger().hint_bytes == LAYERS * size_bytes + 7 * 16, changes
     core, _, _ = ran(Policy(), [work], [5], config)
-    assert core.ledger().hint_bytes == 7 * 16  # nobody looks at scores: none are sent
+    assert core.ledger().hint_bytes == 7 * 16  # the policy uses no scores: none are sent

@@ -1,7 +1,7 @@
-"""Does each eviction policy with a memory choose as its plain model does, when events need it?
+"""Does each eviction policy with a memory choose the same victims as its plain model?
 
-The policies are held to the model in `test_model.py` too, mixed and changed at run time; here one
-policy stays long enough for its ghosts to return and its target to move, in both sets of a tenant.
+`test_model.py` compares them too, mixed and changed at run time; here one policy stays long enough
+for its ghosts to return and its target to move, in both sets of a tenant.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ POLICIES = ("s3fifo", "sieve", "lru_k", "arc")
 
 @pytest.mark.parametrize("eviction", POLICIES)
 def test_a_policy_that_stays_agrees_with_its_model(eviction: str) -> None:
-    """Every event, with guesses and without; then the whole log again."""
+    """They agree on every event, with and without guesses, and the whole log replays."""
     seen: Counter[str] = Counter()
     for seed in range(6):
         policy = Policy("ema+next_n" if seed % 2 else "none", eviction, degree_max=4)

@@ -1,4 +1,4 @@
-"""Do the structs of figures have the fields of those of C, in their order?"""
+"""Do the structs of figures have the same fields as those in C, in the same order?"""
 
 import msgspec
 import pytest

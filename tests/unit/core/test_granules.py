@@ -1,4 +1,4 @@
-"""Do slots that hold a part of their block keep their invariants, in every order of events?
+"""Do slots that hold a part of their block keep their invariants, in any order of events?
 
 A plain model tracks the granules in each slot: those that reads brought, no others. Every demand
 that ends well must find its granules there, and end once; every table agrees after each event.
@@ -57,7 +57,7 @@ class Machine:
         self.rcs: list[int] = []
 
     def open(self) -> int:
-        """A session over all chunks, which the store has."""
+        """Open a session over all chunks, which the store has."""
         session = self.core.session_open(self.now, self.config)
         contents = np.zeros(CHUNKS, KEY)
         contents["lo"] = np.arange(CHUNKS)
@@ -109,8 +109,8 @@ class Machine:
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("prefetchers", ["none", "window+ema", "shared+window+ema"])
 def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
-    """Steps, ends in any order, failures, sessions that come and go: as the module says; and the
-    log of it all replays, bit for bit."""
+    """The invariants hold under steps, ends in any order, failures, and sessions that come and go;
+    the log replays bit for bit."""
     draw = np.random.default_rng(len(eviction) + len(prefetchers))
     policy = Policy(
         prefetchers=prefetchers, eviction=eviction, window_blocks=2, prefetch_in_flight_max=2
@@ -126,7 +126,7 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
                 rcs.append(-errno.ESTALE)
             machine.end(io, int(draw.choice([0] * 8 + rcs)))
         elif draw.random() < 0.05 and len(sessions) < 3:
-            sessions.append(machine.open())  # and what was lost is stored again
+            sessions.append(machine.open())  # which stores lost blocks again
         elif draw.random() < 0.03 and len(sessions) > 1:
             machine.core.session_close(machine.now, sessions.pop())
             machine.take()
@@ -183,7 +183,7 @@ def test_a_part_is_filled_in_its_slot() -> None:
 
 
 def _demand(machine: Machine, session: int, turn: int, mask: int) -> int:
-    """One demand of the first block; how it ended, as `step` says it."""
+    """Demand granules of the first block; return the end that `step` reports."""
     machine.now += 100
     machine.waiting[turn, 0] = mask
     ends = machine.core.step(machine.now, session, turn, 0, [0], granules=[mask], waiter=turn)
@@ -193,8 +193,8 @@ def _demand(machine: Machine, session: int, turn: int, mask: int) -> int:
 
 @pytest.mark.parametrize("rc", [-errno.EIO, -errno.EBADMSG, -errno.ENOENT, -errno.ETIMEDOUT])
 def test_a_fill_that_fails_ends_all_that_wait(rc: int) -> None:
-    """Demands for the failed read and for the next one end; present granules stay hits, unless a
-    device may still write there; and the lost ones are not read again."""
+    """Demands for the failed read and the next one end. Present granules stay hits unless a device
+    may still write there; lost ones are not read again."""
     machine = Machine(Policy(prefetchers="shared"))
     session, other = machine.open(), machine.open()
     _demand(machine, session, 0, 0b0001)
@@ -217,8 +217,8 @@ def test_a_fill_that_fails_ends_all_that_wait(rc: int) -> None:
 
 
 def test_a_part_of_other_bytes_goes() -> None:
-    """The store has a newer version of the block than the staged part: waiting demands must retry,
-    the part leaves the directory, and the block is read again: it is not lost."""
+    """If the store has a newer version than the staged part, waiting demands must retry, the part
+    leaves the directory, and the block is read again."""
     machine = Machine(Policy())
     session = machine.open()
     _demand(machine, session, 0, 0b0001)
@@ -235,8 +235,8 @@ def test_a_part_of_other_bytes_goes() -> None:
 
 
 def test_blocks_that_no_demand_waits_for_are_not_read() -> None:
-    """A demand leaves while it waits for the next read of a slot: are its granules not read with
-    those of a later one?"""
+    """If a demand leaves while it waits for a slot's next read, its granules are not read with
+    those of a later one."""
     machine = Machine(Policy(prefetchers="shared"))
     session, leaves = machine.open(), machine.open()
     _demand(machine, session, 0, 0b0001)
@@ -251,7 +251,7 @@ def test_blocks_that_no_demand_waits_for_are_not_read() -> None:
 
 
 def test_without_granules_none_are_taken() -> None:
-    """A core of whole blocks refuses masks, and one with granules those past the last."""
+    """A core without granules refuses masks; one with granules refuses bits past the last."""
     for count, mask in ((0, 1), (COUNT, 1 << COUNT)):
         core = Core(replace(CONFIG, granule_count=count), Policy())
         tenant = core.tenant_add(0, b"\1" * 16, SLOTS)

@@ -29,7 +29,7 @@ ROWS = st.lists(st.lists(st.integers(0, BLOCKS - 1), unique=True, max_size=WIDTH
 def test_it_serves_what_the_host_would_find(
     rows: list[list[int]], pool_blocks: int, cut: int
 ) -> None:
-    """Row for row, however the steps are split: blocks that `hold` finds resident are served."""
+    """However the steps are split, each row serves the blocks that `hold` finds resident."""
     host = HostPool(geometry("tiny"), pool_blocks)
     pool = HbmPool(1, BLOCKS, pool_blocks)
     selected = selections(rows)
@@ -49,8 +49,8 @@ def test_it_serves_what_the_host_would_find(
 def test_a_host_pool_of_many_layers_serves_the_same(
     rows: list[list[int]], layer_blocks: int
 ) -> None:
-    """With separate room for each layer, no layer evicts another's blocks: also if nothing is
-    retained, and if a block that is being filled is pinned with the selection."""
+    """With separate room for each layer, no layer evicts another's blocks, even if nothing is
+    retained or a block being filled is pinned with the selection."""
     host = HostPool(geometry("tiny"), 2 * (max(layer_blocks, WIDTH) + 1), layer_blocks=layer_blocks)
     pool = HbmPool(2, BLOCKS, layer_blocks)
     for step, row in enumerate(rows):
@@ -68,7 +68,7 @@ def test_a_host_pool_of_many_layers_serves_the_same(
 
 
 def test_layers_do_not_meet() -> None:
-    """Each layer has room of its own, and remembers its own."""
+    """Each layer has its own room and serves what it would serve alone."""
     random = np.random.default_rng(2)
     selected = np.sort(random.permuted(np.tile(np.arange(BLOCKS), (30, 3, 1)), axis=2)[..., :WIDTH])
     together = HbmPool(3, BLOCKS, 5).served(selected.astype(np.uint32))

@@ -1,4 +1,4 @@
-"""Is a damaged decision log found out, and never taken for a good one?"""
+"""Is a damaged decision log always detected and refused?"""
 
 import random
 from dataclasses import replace as changed
@@ -60,7 +60,7 @@ def test_a_missing_or_moved_record_is_refused() -> None:
 
 
 def test_a_log_with_a_hole_is_refused() -> None:
-    """A ring that is not drained loses whole records and reports that; the log is not replayed past
+    """A ring that is not drained loses whole records and reports it; the log is not replayed past
     the gap."""
     config = changed(CONFIG, log_size_bytes=4096)
     driver = Driver(7, config, Policy())
@@ -78,7 +78,7 @@ def test_a_log_with_a_hole_is_refused() -> None:
 
 
 def test_another_decision_is_named_by_its_record() -> None:
-    """A core that decides otherwise writes a good log: its first other decision is named."""
+    """The log of a core that decides differently is valid; its first different record is named."""
     log = bytearray(recorded())
     assert restamped(bytes(log)) == log
     ends = [0, *boundaries(bytes(log))]

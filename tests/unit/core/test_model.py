@@ -21,7 +21,7 @@ def drive(seed: int, events: int) -> Driver:
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_core_and_model_agree_on_every_event(seed: int) -> None:
-    """Answers, actions, every counter of every ledger, and the tables after every event."""
+    """Answers, actions, every counter of every ledger and the tables agree after every event."""
     driver = drive(seed, 120)
     assert driver.pair.model.event > 10
 
@@ -29,7 +29,7 @@ def test_core_and_model_agree_on_every_event(seed: int) -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_log_replays_bit_identically(seed: int) -> None:
-    """Whatever happened, the log alone reproduces all decisions."""
+    """The log alone reproduces all decisions."""
     driver = drive(seed, 80)
     result = replay(driver.pair.log)
     assert result.diverged_at is None
@@ -66,8 +66,8 @@ def test_long_runs_agree(seed: int, eviction: str, rate: int, accuracy: int) -> 
 
 
 def test_the_driver_reaches_what_it_must() -> None:
-    """The property test is only as good as its events: do they reach every end, fate and
-    prefetching cause?"""
+    """The property test is only as good as its events: they reach every end, fate and prefetching
+    cause."""
     ends, by_cause = [0] * 9, [[0] * 5 for _ in range(8)]
     for seed in range(60):
         ledger = drive(seed, 150).pair.core.ledger()

@@ -1,7 +1,7 @@
-"""Are the eviction policies those of their papers, as another implementation reads them?
+"""Do the eviction policies match an independent implementation of their papers?
 
 libCacheSim is the oracle: every policy that both have gives the same number of hits, on real traces
-at five sizes and on made-up ones at small sizes, where a policy's every corner shows.
+at five sizes and on synthetic ones at small sizes, which reach the corner cases.
 """
 
 from functools import cache
@@ -33,12 +33,12 @@ FILES = {
     "sharegpt": "sharegpt_llmservingsim_300.jsonl.gz",
     "weka": "weka_claudecode_sessions_dev.jsonl.gz",
 }
-WEKA_REQUESTS = 100  # of 36 895, the first to arrive
+WEKA_REQUESTS = 100  # the first of 36 895
 
 
 @cache
 def accesses(name: str, folder: Path) -> Ids:
-    """Dense block numbers, in order of access."""
+    """Return dense block numbers in order of access."""
     path = folder / FILES[name]
     if not path.is_file():
         pytest.skip(f"no {path.name} in {folder}")
@@ -46,7 +46,7 @@ def accesses(name: str, folder: Path) -> Ids:
 
 
 def both(ids: Ids, capacities: list[int], eviction: str, folder: Path) -> list[list[int]]:
-    """Hits of ours, and of libCacheSim's, at each capacity."""
+    """Return our hits and libCacheSim's at each capacity."""
     path = folder / "trace.oracleGeneral"
     write_oracle(path, ids)
     return [
@@ -60,7 +60,7 @@ def both(ids: Ids, capacities: list[int], eviction: str, folder: Path) -> list[l
 def test_hits_on_a_real_trace_are_libcachesims(
     name: str, eviction: str, traces: Path, tmp_path: Path
 ) -> None:
-    """At 1, 5, 10, 25 and 50 % of the unique blocks."""
+    """Hits agree at 1, 5, 10, 25 and 50 % of the unique blocks."""
     ids = accesses(name, traces)
     unique = int(ids.max()) + 1
     least = S3FIFO_CAPACITY_MIN if eviction == "s3fifo" else 1
@@ -71,7 +71,7 @@ def test_hits_on_a_real_trace_are_libcachesims(
 
 
 def made_up(seed: int, exponent: float, scan: bool) -> Ids:
-    """4000 accesses to a few hundred blocks, some popular; a scan takes every third access."""
+    """Return 4000 accesses to a few hundred blocks, some popular, a third of them a scan."""
     ids = np.random.default_rng(seed).zipf(exponent, 4000) % 400
     if scan:
         ids[::3] = np.arange(len(ids[::3])) % 350 + 100
@@ -96,7 +96,7 @@ def test_hits_on_a_made_up_trace_are_libcachesims(
     small: int,
     eviction: str,
 ) -> None:
-    """Popular blocks with and without a scan through them, at sizes where ghosts come and go."""
+    """Hits agree at sizes where ghosts come and go, with and without a scan."""
     capacity = capacity if eviction == "s3fifo" else small
     ids = made_up(seed, exponent, scan)
     ours, reference = both(ids, [capacity], eviction, tmp_path_factory.getbasetemp())
@@ -113,13 +113,13 @@ def test_hits_on_a_made_up_trace_are_libcachesims(
 def test_arcs_target_is_rounded_as_theirs(
     seed: int, exponent: float, scan: bool, capacity: int, tmp_path: Path
 ) -> None:
-    """Runs in which a target held to 2^-32 gave other hits: its rounding decides a tie."""
+    """In these runs the target's rounding decides a tie; one kept to 2^-32 gave other hits."""
     ours, reference = both(made_up(seed, exponent, scan), [capacity], "arc", tmp_path)
     assert ours == reference
 
 
 def test_the_one_difference_is_a_refusal(tmp_path: Path) -> None:
-    """Below its smallest size libCacheSim's S3-FIFO keeps nothing at all; ours goes on."""
+    """Below its smallest size libCacheSim's S3-FIFO keeps nothing at all; ours still works."""
     ids = made_up(1, 1.3, False)
     capacities = [10, S3FIFO_CAPACITY_MIN - 1, S3FIFO_CAPACITY_MIN]
     ours, reference = both(ids, capacities, "s3fifo", tmp_path)

@@ -1,4 +1,4 @@
-"""Does the scheduler of tenants keep the guarantees of qos.h, and decide like its plain model?"""
+"""Does the tenants' scheduler keep the guarantees of qos.h and decide like its plain model?"""
 
 import random
 from dataclasses import replace
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def random_tenants(draw: random.Random, count: int) -> list[TenantShare]:
-    """Weights from 1 to 9; about half are limited, to rates that bite."""
+    """Return tenants of weights 1 to 9; about half have rate limits that bite."""
     return [
         TenantShare(draw.randint(1, 9))
         if draw.random() < 0.5
@@ -30,7 +30,7 @@ def random_tenants(draw: random.Random, count: int) -> list[TenantShare]:
 
 
 def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> Item:
-    """Of one of the busy tenants and one of its three sessions."""
+    """Return an item of a busy tenant and one of its three sessions."""
     tenant = draw.choice(busy)
     return Item(
         tag,
@@ -42,7 +42,7 @@ def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> 
 
 
 def change_terms(draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, tenant: int) -> None:
-    """The tenant is held, or let go, or has another weight."""
+    """Hold the tenant, release it, or change its weight."""
     if draw.random() < 0.7:
         held = draw.random() < 0.5
         qos.hold(now_ps, tenant, held)
@@ -56,9 +56,9 @@ def change_terms(draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, te
 @settings(max_examples=60)
 @given(seed=SEEDS)
 def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
-    """Every answer: which item is taken, which is refused and why, and when the next may be taken.
+    """All answers agree: which item is taken, which is refused and why, and when the next is due.
 
-    So it serves whenever a tenant is ready, and loses nothing: the model keeps everything.
+    So the scheduler serves whenever a tenant is ready and loses nothing, as the model does.
     """
     draw = random.Random(seed)
     count = draw.choice([1, 2, 5, 70, 150])
@@ -92,10 +92,9 @@ def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_bytes_are_as_weights_within_one_quantum(seed: int) -> None:
-    """Between any two moments: bytes by weight of two tenants that always have work.
+    """Over any interval, two tenants that always have work get bytes by weight.
 
-    The allowance is one extra turn of either, and the rest of a turn: less than a quantum for
-    each.
+    The allowance is one extra turn of either, and the rest of a turn: less than a quantum for each.
     """
     draw = random.Random(seed)
     tenants = [TenantShare(draw.randint(1, 9)) for _ in range(draw.randint(2, 6))]
@@ -126,7 +125,7 @@ def test_bytes_are_as_weights_within_one_quantum(seed: int) -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_no_window_sees_more_than_burst_and_rate(seed: int) -> None:
-    """All windows that begin and end with something taken, by a taker that is always there."""
+    """The limit holds in every window from one taken item to another, with a taker always ready."""
     draw = random.Random(seed)
     share = TenantShare(1, draw.randint(300, 10**10), draw.randint(QUANTUM, 8 * QUANTUM))
     qos = Qos(QosConfig(QUANTUM, 1, 64, 64), [share, TenantShare(3)])
@@ -150,8 +149,7 @@ def test_no_window_sees_more_than_burst_and_rate(seed: int) -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
-    """Of two items of a tenant: the earlier deadline is first, and items put after it has passed
-    come later."""
+    """An item goes before all items of its tenant that are put after its deadline."""
     draw = random.Random(seed)
     qos = Qos(QosConfig(QUANTUM, 1, 64, 64, ahead_ps_max=10**6), [TenantShare()])
     now_ps, order, served = 0, [], []
@@ -173,7 +171,7 @@ def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
 
 
 def test_a_flood_of_one_session_shuts_out_no_other() -> None:
-    """One session always fills all it can, next to one that submits now and then."""
+    """One session always fills all it can; another that submits now and then is never refused."""
     part, deadline_after_ps = 8, 50_000
     qos = Qos(QosConfig(QUANTUM, 2, 64, part), [TenantShare()])
     waits, refused = [], 0
@@ -189,13 +187,13 @@ def test_a_flood_of_one_session_shuts_out_no_other() -> None:
         assert taken is not None
         if taken.session == 1:
             waits.append(now_ps - taken.put_ps)
-    # Past its deadline it waits for those that stood there before, and those are bounded.
+    # Past its deadline an item waits only for those before it, and those are bounded.
     assert len(waits) == 20 and max(waits) <= deadline_after_ps + 1_000 * part
     assert qos.stats(0)["refused_session"] == refused and qos.stats(0)["refused_full"] == 0
 
 
 def test_counters() -> None:
-    """Put, taken, bytes, refusals, throttled time and waits of a sequence computed by hand."""
+    """All counters of one sequence equal those computed by hand."""
     share = TenantShare(1, 1_000_000_000, 1000)  # 1000 bytes take a microsecond
     qos = Qos(QosConfig(1000, 2, 3, 2), [share, TenantShare()])
     assert [qos.put(0, Item(tag, 1000)) for tag in range(3)] == [None, None, Refusal.SESSION_FULL]
@@ -229,13 +227,13 @@ def test_counters() -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_sessions_of_a_tenant_get_alike(seed: int) -> None:
-    """Between any two moments: bytes of two sessions that always have work, whatever their
-    deadlines. Each is at most a round and an item ahead of the begin of the current round."""
+    """Over any interval, sessions that always have work get equal bytes, whatever their deadlines:
+    each is at most a round and an item ahead of the start of the current round."""
     draw = random.Random(seed)
     count, round_bytes = draw.randint(2, 6), draw.randint(QUANTUM, 4 * QUANTUM)
     config = QosConfig(QUANTUM, count, 64, 64, session_quantum_bytes=round_bytes)
     qos = Qos(config, [TenantShare(3), TenantShare()])
-    claims = [draw.choice([0, 10**9]) for _ in range(count)]  # always late, or never in a hurry
+    claims = [draw.choice([0, 10**9]) for _ in range(count)]  # always late, or never urgent
     largest = [draw.randint(1, QUANTUM) for _ in range(count)]
 
     def refill(session: int) -> None:
@@ -260,8 +258,8 @@ def test_sessions_of_a_tenant_get_alike(seed: int) -> None:
 
 
 def test_urgency_decides_within_a_round() -> None:
-    """Two sessions, rounds of two items: of each round the two that are most urgent first, and the
-    idle bring no credit of the rounds in which they asked nothing."""
+    """With two sessions and rounds of two items, each round serves its most urgent items first, and
+    an idle session saves up no credit."""
     qos = Qos(QosConfig(100, 2, 16, 16, session_quantum_bytes=200), [TenantShare()])
     for tag in range(6):
         assert qos.put(0, Item(tag, 100, session=0, deadline_ps=10)) is None
@@ -274,13 +272,13 @@ def test_urgency_decides_within_a_round() -> None:
         assert qos.put(0, Item(tag, 100, session=1, deadline_ps=5 if tag == 13 else 20)) is None
     while (taken := qos.take(0)) is not None:
         order.append(taken.tag)
-    # Rounds: (0, 1), (2, 13 and, in it, 3 before 10), (11, 12 and 4, 5 before them).
+    # Rounds: (0, 1), (2, 13, 3, 10), (4, 5, 11, 12).
     assert order == [0, 1, 2, 13, 3, 10, 4, 5, 11, 12]
 
 
 def test_a_flood_of_one_session_does_not_delay_another() -> None:
-    """A session that always fills its half of the queue, all of it due at once, and one that asks
-    now and then and claims no hurry: with rounds it waits for one item, without for all."""
+    """One session always fills its half of the queue with items due now; another rarely asks and is
+    not urgent. With rounds it waits for one item, without for all."""
 
     def longest_wait(round_bytes: int) -> int:
         config = QosConfig(QUANTUM, 2, 64, 32, session_quantum_bytes=round_bytes)
@@ -304,8 +302,7 @@ def test_a_flood_of_one_session_does_not_delay_another() -> None:
 
 
 def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
-    """A number beyond the table as NO_SESSION, and one whose entry is in use by another tenant's
-    session."""
+    """NO_SESSION and a session whose entry another tenant uses share one entry of their tenant."""
     qos = Qos(QosConfig(100, 1, 8, 2, session_quantum_bytes=100), [TenantShare(), TenantShare()])
     assert qos.put(0, Item(0, 100, tenant=0, session=0)) is None
     assert qos.put(0, Item(1, 100, tenant=1, session=0)) is None  # the entry is tenant 0's
@@ -317,7 +314,7 @@ def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
     assert qos.session_stats(0)["tenant"] == 0
     while qos.take(0) is not None:
         pass
-    assert qos.put(5, Item(4, 100, tenant=1, session=0)) is None  # idle now: whoever comes has it
+    assert qos.put(5, Item(4, 100, tenant=1, session=0)) is None  # idle now: the next one gets it
     assert qos.session_stats(0) == {
         "tenant": 1,
         "put": 1,
@@ -367,7 +364,7 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_the_bench_shows_what_weights_do() -> None:
-    """Of equal arrivals: fair where the scheduler serves, unfair in order of arrival."""
+    """For equal arrivals the scheduler is fair, and order of arrival is not."""
     assert jain_index([2, 2, 2]) == 1 and jain_index([1, 0, 0, 0]) == 0.25
     found = bench_qos(services=3_000).disciplines
     assert found["qos"].jain > 0.999 > 0.9 > found["fifo"].jain

@@ -20,7 +20,7 @@ from offstage.dpu.watch.recorder import first_difference
 
 
 def test_every_event_comes_with_what_the_core_decided() -> None:
-    """Compared with a core that gets the same events directly."""
+    """Decisions equal those of a core that gets the same events directly."""
     core = Core(changed(CONFIG, record_max=64), Policy(prefetchers="ema", degree_max=2))
     tenant = core.tenant_add(0, b"k" * 16, 10)
     session = core.session_open(1, SessionConfig(tenant, 4, step_ns=1000))
@@ -53,8 +53,8 @@ def test_every_event_comes_with_what_the_core_decided() -> None:
 
 @pytest.mark.parametrize("prefetchers", ["ema", "ema+shared"])
 def test_a_log_holds_no_secret_and_no_content(prefetchers: str) -> None:
-    """Is a log without the tenant's key and without the hashes of contents replayed all the same,
-    by appends that were refused too?"""
+    """A log holds neither the tenant's key nor hashes of contents, and still replays, refused
+    appends included."""
     core = Core(changed(CONFIG, chunk_max=14), Policy(prefetchers=prefetchers))
     secret = bytes(range(101, 117))
     tenant = core.tenant_add(0, secret, 10)
@@ -77,7 +77,7 @@ def test_a_log_holds_no_secret_and_no_content(prefetchers: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4))
 @settings(max_examples=200, deadline=None)
 def test_keys_that_no_append_derives_are_refused(pairs: list[tuple[int, int]]) -> None:
-    """Does a log with made-up keys, repeated or of other sessions' chunks, break no table?"""
+    """Forged keys, repeated or of other sessions' chunks, break no table."""
     core = Core(CONFIG, Policy(prefetchers="ema"))
     tenant = core.tenant_add(0, b"k" * 16, 10)
     sessions = [core.session_open(1, SessionConfig(tenant, 4)) for _ in range(2)]
@@ -93,8 +93,8 @@ def test_keys_that_no_append_derives_are_refused(pairs: list[tuple[int, int]]) -
 
 
 def test_the_seed_of_the_fuzzer_opens_a_core() -> None:
-    """Without a log of this format the fuzzer of the replay never gets behind its checks. Where
-    this fails: write `recorded()` there."""
+    """Without a log of this format the replay's fuzzer never gets past its checks. If this fails,
+    write `recorded()` to that file."""
     seed = Path(__file__).parents[3] / "dpu/firmware/test/corpus/fuzz_replay/short.log"
     assert next(iter(events(seed.read_bytes()))).offset > 0
 
@@ -112,7 +112,7 @@ def test_the_whole_replay_is_the_sum_of_the_events() -> None:
 
 
 def test_the_first_event_that_differs_is_the_last(tmp_path: Path) -> None:
-    """An end that was logged is changed, and the chain of checksums made good."""
+    """After a logged end is changed and the checksums repaired, the walk stops at its event."""
     log = bytearray(recorded())
     begin = 0
     for end in boundaries(bytes(log)):
@@ -136,7 +136,7 @@ def test_the_first_event_that_differs_is_the_last(tmp_path: Path) -> None:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_torn_or_flipped_log_ends_the_walk(data: st.DataObject) -> None:
-    """Whole records before the damage are still given; the damage is `Corrupt`, never an event."""
+    """Whole records before the damage are still yielded; the damage raises `Corrupt`."""
     log = bytearray(recorded())
     at = data.draw(st.integers(0, len(log) - 1))
     if data.draw(st.booleans()):

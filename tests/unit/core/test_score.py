@@ -59,7 +59,7 @@ class Staged:
         assert self.core.verify()
 
     def step(self, demands: Sequence[int], loud: Sequence[int] = ()) -> None:
-        """The next step: its demands, and the blocks with a high score."""
+        """Run the next step: its demands, and the blocks with a high score."""
         scores = np.full(len(self.ordinals), QUIET, np.uint16)
         scores[list(loud)] = LOUD
         self.now += STEP_NS
@@ -70,7 +70,7 @@ class Staged:
         self.core.session_release(self.now, self.session)
 
     def hint(self, ordinal: int, probability: float) -> None:
-        """That the layer's next step demands it."""
+        """Hint that the layer's next step demands the block."""
         guess = np.zeros(1, GUESS)
         guess["ordinal"], guess["steps"], guess["cause"] = ordinal, 1, LOOKAHEAD
         guess["probability"] = int(probability * 65535)
@@ -80,7 +80,7 @@ class Staged:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_sinks_and_window_are_kept_where_they_are_demanded(pooled: bool) -> None:
-    """Their scores are the lowest of all; they are evicted only if a pool serves them."""
+    """Despite the lowest scores, they are evicted only if a pool serves them."""
     staged = Staged(slots=8)
     loud = range(1, 29)
     staged.step(TRIVIAL, loud)
@@ -93,7 +93,7 @@ def test_sinks_and_window_are_kept_where_they_are_demanded(pooled: bool) -> None
 
 
 def test_a_block_that_leaves_the_window_is_one_like_any_other() -> None:
-    """At the append, before any score says so: it goes first, the new window stays."""
+    """At the append, before any new score, it becomes the first victim; the new window stays."""
     staged = Staged(slots=8)
     staged.step([1, 2, 3, 4, *TRIVIAL], loud=range(1, 17))
     staged.append(1)
@@ -102,7 +102,7 @@ def test_a_block_that_leaves_the_window_is_one_like_any_other() -> None:
 
 
 def test_what_the_host_predicted_waits_for_its_step() -> None:
-    """A guess of a block without attention is not the next victim until its layer has run."""
+    """A guessed block without attention is no victim until its layer has run."""
     staged = Staged(slots=8)
     staged.step([1, 2, 3, 4, *TRIVIAL], loud=range(1, 17))
     for ordinal in (20, 21, 22):
@@ -125,7 +125,7 @@ def test_what_the_host_predicted_waits_for_its_step() -> None:
 def test_a_guess_displaces_what_its_odds_are_worth(
     held: float, guessed: float, taken: bool
 ) -> None:
-    """Four times the score of its victim, weighed by the probability that it is wrong."""
+    """Its odds must exceed four times the score of its victim."""
     staged = Staged(slots=4)
     for ordinal in (1, 2, 3, 4):
         staged.hint(ordinal, held)

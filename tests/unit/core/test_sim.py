@@ -52,7 +52,7 @@ def test_a_flat_trace_out_of_range_is_refused() -> None:
 
 
 def plan_of(seed: int, sessions: tuple[int, ...]) -> DecodePlan:
-    """Scores that drift; the best of them, the sink and the two last blocks are demanded."""
+    """Return a plan: scores drift; the best blocks, the sink and the last two are demanded."""
     random = np.random.default_rng(seed)
     shape = (len(sessions), STEPS, LAYERS, BLOCKS)
     walk = np.cumsum(random.normal(size=shape) * 0.3, axis=1) + random.normal(size=shape) * 0.3
@@ -83,7 +83,7 @@ def decoded(
     sessions = []
     for number in range(SESSIONS):
         session = core.session_open(0, SessionConfig(tenant, SELECTED, 1, 2, 2_000_000))
-        populate(core, session, BLOCKS // 2, content=7)  # a prefix that all have
+        populate(core, session, BLOCKS // 2, content=7)  # a prefix that all share
         populate(core, session, BLOCKS // 2, content=100 + number)
         core.session_set_generating(0, session, True)
         sessions.append(session)
@@ -103,7 +103,7 @@ POLICIES = {
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_inputs_give_the_same_log(name: str) -> None:
-    """Byte for byte, stalls included, with appended chunks and a drive that retries reads."""
+    """Logs and stalls are equal, with appended chunks and a drive that retries reads."""
     first, result = decoded(POLICIES[name], append_steps=5)
     second, again = decoded(POLICIES[name], append_steps=5)
     assert first.log() == second.log()
@@ -113,7 +113,7 @@ def test_the_same_inputs_give_the_same_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_demand_and_every_guess_ends(name: str) -> None:
-    """Nothing is lost between the counters: demands, issued reads, time."""
+    """The counters of demands, issued reads and time add up."""
     core, result = decoded(POLICIES[name])
     ledger = core.ledger()
     assert result.failed == 0 and ledger.busy == 0

@@ -1,5 +1,4 @@
-"""Do the work counters equal the cost of the events computed by hand, also when a log is
-replayed?"""
+"""Do the work counters equal costs computed by hand, also when a log is replayed?"""
 
 import random
 
@@ -24,11 +23,11 @@ from offstage.bindings.sim import populate
 
 BLOCKS, LAYERS, SLOTS = 100, 2, 8
 INDEX_BYTES, CANDIDATE_BYTES = 4, 32
-WRITES_OF_A_MOVE = 2  # a candidate that stays where it is put is written there up and down
+WRITES_OF_A_MOVE = 2  # sifting up and sifting down each write it once, moved or not
 
 
 def small_core(policy: Policy, **sizes: int) -> tuple[Core, int]:
-    """A core with one session of no chunks yet; an index large enough to have no collisions."""
+    """Return a core with one session of no chunks, and an index too large for collisions."""
     core = Core(CoreConfig(SLOTS, 1 << 16, 128, LAYERS, **sizes), policy)
     core.tenant_add(0, b"\0" * 16, SLOTS)
     return core, core.session_open(0, SessionConfig(0, select_blocks=4))
@@ -48,12 +47,12 @@ def test_an_appended_chunk_is_looked_up_and_entered(prefetchers: str, probes: in
     work = core.work()["append"]
     assert (work.events, work.probes) == (1, 5 * probes)
     assert work.table_bytes["index"] == 5 * probes * INDEX_BYTES
-    core.session_append(0, session, contents(5))  # other chunks: their prefix is another
+    core.session_append(0, session, contents(5))  # other chunks: their prefix differs
     assert core.work()["append"].probes == 10 * probes
 
 
 def test_scores_are_values_and_only_enough_of_them_are_ranked() -> None:
-    """Each score is compared for the query's turn, taken into its average, and its class noted."""
+    """Each score shows if the query turned, enters its average, and has its class noted."""
     core, session = small_core(Policy("ema", "score", probability_permille_min=0))
     populate(core, session, BLOCKS)
     scores = np.arange(1, BLOCKS + 1, dtype=np.uint16)
@@ -69,7 +68,7 @@ def test_scores_are_values_and_only_enough_of_them_are_ranked() -> None:
 
 
 def test_a_heap_counts_every_entry_that_is_written() -> None:
-    """Guesses of one need and one probability go behind those before them."""
+    """Guesses of equal need and probability queue in order of arrival."""
     core, session = small_core(Policy("none", prefetch_in_flight_max=0), queue_max=16)
     populate(core, session, BLOCKS)
     guesses = np.zeros(5, GUESS)
@@ -93,7 +92,7 @@ def test_a_victim_is_the_first_slot_that_is_not_held() -> None:
     core.step(SLOTS, session, 0, 0, [SLOTS])
     assert core.work()["step"].victims == 1
     core.actions()
-    held = [SLOTS - 1, SLOTS - 2, 1, 2, SLOTS + 1]  # 1 and 2 are used: they stand last, and pinned
+    held = [SLOTS - 1, SLOTS - 2, 1, 2, SLOTS + 1]  # 1 and 2 are hits: now last, and pinned
     core.step(SLOTS + 1, session, 0, 0, held)
     assert core.work()["step"].victims == 2
 
@@ -132,7 +131,7 @@ def test_the_replay_of_a_log_does_the_same_work(seed: int) -> None:
     driver = Driver(seed, config, random_policy(random.Random(seed)))
     driver.begin()
     driver.run(150)
-    while len(driver.pair.core.work()) <= 8:  # a reset, near the end, has begun it anew
+    while len(driver.pair.core.work()) <= 8:  # a reset near the end cleared it
         driver.run(50)
     work = driver.pair.core.work()
     again = replay(driver.pair.log)

@@ -10,7 +10,7 @@ from offstage.testbeds.bench import asic
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SIMPY", 4000), ("OUR", 50_000), ("CHIP", 2000)):
         monkeypatch.setattr(asic, f"{name}_REQUESTS", value)
-    monkeypatch.setattr(asic, "MEAN_ERROR", 0.3)  # of so few requests
+    monkeypatch.setattr(asic, "MEAN_ERROR", 0.3)  # with so few requests
 
 
 def test_every_figure_stands_in_the_table(small: None) -> None:

@@ -1,4 +1,4 @@
-"""Fit and verdicts of the calibration: the fit's arithmetic, and error, tolerance and spread."""
+"""Does the calibration fit its parameters right, and judge error, tolerance and spread?"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ def own() -> Preset:
 
 
 def trace(demands: int = 10, scores: int = 1000) -> Any:
-    """Two commands, and reads in batches of one and of three: places 1, 1, 2, 3."""
+    """Return two commands, and reads in batches of one and three: places 1, 1, 2, 3."""
     command = SimpleNamespace(demands=demands, scores=scores)
     reads = [
         SimpleNamespace(at_ns=at, ended_ns=at + took)
@@ -66,8 +66,8 @@ def test_the_fit_is_what_the_timers_say() -> None:
 
 
 def test_what_is_drawn_of_a_disk_has_the_fitted_mean_and_spread() -> None:
-    """Reads far apart: their mean is `service`, a tenth takes longer than p90. Reads of one moment
-    take the same time."""
+    """Reads far apart have the mean `service`, and a tenth takes longer than p90. Reads of one
+    moment take the same time."""
     disk = own().with_({"disk.p90": 2.0, "disk.together": 1.0, "disk.depth": 64})
     chip = Chip(Network((medium(disk),), {"only": (Stage("drive"),)}), seed=3)
     at_ps = np.repeat(np.arange(4000, dtype=np.uint64) * 10**11, 2)
@@ -133,8 +133,8 @@ def test_a_verdict(error: float, spread: float | None, verdict: str) -> None:
 def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
     verdicts: tuple[str, ...], status: str
 ) -> None:
-    """A figure that could not be judged gives the third verdict, and no calibration. A figure that
-    one run met and another could not judge is met."""
+    """A figure that cannot be judged rules out calibration and gives the third status. A figure
+    that one run met and another could not judge is met."""
     errors = {"met": (0.0, None), "missed": (1.0, None), "unseen": (0.0, 1.0)}
     judged = [
         Judged(

@@ -1,5 +1,4 @@
-"""Does a preset work as a chip: do routes cost what their units say, and can the laboratory run on
-it?"""
+"""Do a preset's routes cost what its units say, and can the laboratory run on it as a chip?"""
 
 import io
 from dataclasses import replace
@@ -61,7 +60,7 @@ capacity = { value = 256, unit = "MiB", low = 1, high = 256, tag = "guess", sour
 
 
 def took(timing: Timing, kind: str, *, count: int = 1, scores: int = 0, at_ps: int = 0) -> int:
-    """The time of one request when nothing else is inside."""
+    """Return the time of one request when nothing else is inside."""
     end = timing.ask(kind, at_ps, tag=7, count=count, score_count=scores, size_bytes=BLOCK)
     while end is None:
         next_ps = timing.next_ps()
@@ -87,7 +86,7 @@ def test_every_route_of_every_preset_ends(name: str) -> None:
 
 
 def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
-    """A command through the ASIC, added up by hand: link, lookup, demands, scores."""
+    """A command through the ASIC takes the sum of its stages: link, lookup, demands, scores."""
     whole = read_preset("asic_7nm")
     assert whole.metadata and whole.scheduler and whole.ddr
     steady = msgspec.structs.replace(whole.ddr, device="")  # its latency is one number
@@ -130,7 +129,7 @@ def test_a_reactor_does_one_thing_at_a_time() -> None:
 
 
 def took_all(timing: Timing, at_ps: int) -> int:
-    """When a read submitted at at_ps ends, independent of other requests."""
+    """Return when a read submitted at at_ps ends, whatever other requests there are."""
     timing.ask("read", at_ps, tag=7, size_bytes=BLOCK)
     while (next_ps := timing.next_ps()) is not None:
         for tag, end_ps in timing.poll(next_ps):
@@ -140,8 +139,8 @@ def took_all(timing: Timing, at_ps: int) -> int:
 
 
 def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, int]]:
-    """Hits and misses of the table on the die, after each command of that many blocks of a
-    session's layer."""
+    """Return hits and misses of the table on the die after each command: a session, its layer and a
+    number of blocks."""
     chip = open_chip(preset, Limits(in_flight_max=64))
     timing, found = chip.timing(), []
     for number, (session, layer, count) in enumerate(commands):
@@ -161,8 +160,8 @@ def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, 
 
 
 def test_entries_are_those_of_a_session_a_layer_and_its_heads() -> None:
-    """Entries are separate by session and layer. With an entry for each head there are eight times
-    as many, and they fill the table eight times as fast."""
+    """Entries are separate by session and layer. One entry for each head makes eight times as many,
+    which fill the table eight times as fast."""
     chip = read_preset("asic_7nm")
     commands = ((0, 0, 4), (0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 6))
     assert lookups(chip, *commands) == [(0, 4), (4, 4), (4, 8), (4, 12), (8, 14)]
@@ -172,13 +171,13 @@ def test_entries_are_those_of_a_session_a_layer_and_its_heads() -> None:
     assert three is not None and keys_of_block(three) == 3
     small = {"metadata.sram": 1 / 64, "metadata.banks": 1, "metadata.ways": 4}  # 512 entries
     half = ((0, 0, 128), (0, 0, 128))
-    assert lookups(chip.with_(small), *half)[-1][0] > 110  # of 128: sets fill unevenly
+    assert lookups(chip.with_(small), *half)[-1][0] > 110  # of the 128: sets fill unevenly
     assert lookups(each.with_(small), *half)[-1][0] < 64
 
 
 def test_a_block_has_the_ratio_of_its_layer_and_a_piece_that_of_its_head() -> None:
-    """In the order of the codec's table, keys before values. A ratio that is set keeps their
-    spread, and an unmeasured one is a single number."""
+    """Ratios are in the order of the codec's table, keys before values. A ratio that is set keeps
+    their spread, and one that was not measured is a single number."""
     codec = read_preset("asic_7nm").codec
     assert codec is not None
     rows = coded_permille(codec)
@@ -229,7 +228,7 @@ def test_the_staging_memory_bounds_the_arena() -> None:
 
 
 def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
-    """The same three bounds, in the terms of the daemon's configuration."""
+    """The same three bounds hold in the daemon's configuration."""
     file = tmp_path / "small.toml"
     file.write_text(SMALL, encoding="utf-8")
     config = Config(model=Model(device=str(file)))
@@ -244,7 +243,7 @@ def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
 
 
 def test_several_drives_are_one_with_more_of_everything() -> None:
-    """Eight drives read eight times as much as one, and a single block as fast."""
+    """Eight drives read eight times as fast as one, and a single block as fast as one."""
     drive = preset("gen5-tlc").params
     seconds = []
     for count in (1, 8):
@@ -256,8 +255,8 @@ def test_several_drives_are_one_with_more_of_everything() -> None:
 
 
 def test_a_memory_has_the_spread_of_its_table() -> None:
-    """Shifted to the preset's latency, the mean at a middle load. Refreshes are pauses, and the
-    rate between them is higher, so that the preset's efficiency results."""
+    """The table is shifted so that its mean at a middle load is the preset's latency. Refreshes are
+    pauses; the rate between them is raised to the preset's efficiency."""
     hbm = read_preset("asic_7nm").memory("hbm")
     (unit,) = hbm_stacks(hbm)
     middle = min(unit.load_rows, key=lambda row: abs(row.load_permille - 400))
@@ -346,7 +345,7 @@ def test_every_unit_of_a_network_is_on_a_route() -> None:
 
 
 def computed(spec: Path, device: str) -> dict[str, bytes]:
-    """The results of the spec's points, by the name of the part, with the rows of each."""
+    """Return the rows of each part of the spec's points, by the part's name."""
     changes = {"tier.device": device} if device else {}
     found = plan(spec, changes, sweep=False)
     task = Task(found.spec, 1, found.variants[0].points)
@@ -361,8 +360,8 @@ def part_rows(part: bytes) -> bytes:
 
 
 def test_a_lab_runs_on_a_chip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every device gives its rows under its name, repeatably; the command line shows tokens per
-    second where there is a device."""
+    """Every device gives its rows under its name, repeatably; with a device the command line shows
+    tokens per second."""
     spec = tmp_path / "small.toml"
     spec.write_text(SPEC)
     devices = ("", "asic_7nm", "dpu_x86_measured")

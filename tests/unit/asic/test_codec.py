@@ -1,4 +1,4 @@
-"""The codec: lossless on any input, equal in C and numpy, and damaged input is refused."""
+"""Is the codec lossless on any input and equal in C and numpy, and is damaged input refused?"""
 
 import heapq
 import math
@@ -21,7 +21,7 @@ LENGTH_MAX = 3 * reference.PIECE_BYTES
 
 @st.composite
 def payloads(draw: st.DrawFn) -> bytes:
-    """Bytes of any length around piece borders: noise, one value, few values, like KV, mixed."""
+    """Bytes of any length around piece borders: noise, one value, few values, KV-like, mixed."""
     seed = draw(st.integers(0, 2**32 - 1))
     random = np.random.default_rng(seed)
     near = draw(st.sampled_from([0, 1, 2, 100, 4096, 8192, LENGTH_MAX]))
@@ -40,7 +40,7 @@ def payloads(draw: st.DrawFn) -> bytes:
     normal = (random.normal(size=length // 2 + 1) * scale).astype(np.float32).view(np.uint32)
     kv = (normal >> 16).astype(np.uint16)
     if kind == "shifted":
-        kv = (kv & 0xFFF0).astype(np.uint16)  # as of a narrower type: low bits are all zero
+        kv = (kv & 0xFFF0).astype(np.uint16)  # as if from a narrower type: low bits are zero
     made = bytearray(kv.tobytes()[:length])
     if kind == "mixed":
         made[: length // 2] = random.bytes(length // 2)
@@ -59,8 +59,8 @@ def test_nothing_is_lost_and_both_write_the_same(dtype: str, data: bytes) -> Non
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_longest_codes_follow_each_other(dtype: str) -> None:
-    """Each exponent half as often as the one before, and runs of the rarest: in float16 three codes
-    and rests are 57 bits; with 7 left of the group before, the writer's buffer is exactly full."""
+    """Each exponent is half as frequent as the one before, with runs of the rarest. In float16
+    three codes and rests are 57 bits; with 7 left over, the writer's buffer is exactly full."""
     shape = reference.SHAPES[dtype]
     random = np.random.default_rng(57)
     count = 64 * reference.PIECE_BYTES // (shape.value_bits // 8)
@@ -79,15 +79,15 @@ def test_the_longest_codes_follow_each_other(dtype: str) -> None:
 
 @given(dtype=st.sampled_from(DTYPES), data=payloads())
 def test_the_reference_decodes_what_it_wrote(dtype: str, data: bytes) -> None:
-    """The reference alone round-trips. Only the first two pieces of each payload: it is slow."""
+    """The reference alone round-trips. It is slow, so only two pieces of each payload are tried."""
     data = data[: 2 * reference.PIECE_BYTES]
     assert reference.decode(reference.encode(dtype, data)) == data
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_bit_pattern_comes_back(dtype: str) -> None:
-    """NaN of any payload, infinities, denormals, both zeros: in order, and drawn so that some are
-    rare and pieces are coded."""
+    """NaN of any payload, infinities, denormals and both zeros come back: in order, and drawn so
+    that some are rare and pieces are coded."""
     bits = reference.SHAPES[dtype].value_bits
     patterns = np.arange(2**bits).astype(f"<u{bits // 8}")
     random = np.random.default_rng(1)
@@ -100,7 +100,7 @@ def test_every_bit_pattern_comes_back(dtype: str) -> None:
 
 @given(dtype=st.sampled_from(DTYPES), data=payloads(), draw=st.data())
 def test_what_is_damaged_is_refused_alike(dtype: str, data: bytes, draw: st.DataObject) -> None:
-    """Cut, extended or flipped bytes: an error, or other bytes of the header's length; C and the
+    """Cut, extended or flipped bytes give an error or other bytes of the header's length; C and the
     reference always agree."""
     coded = bytearray(codec.encode(dtype, data[: reference.PIECE_BYTES + 50]))
     how = draw.draw(st.sampled_from(["cut", "longer", "flip", "header"]))
@@ -118,20 +118,20 @@ def test_what_is_damaged_is_refused_alike(dtype: str, data: bytes, draw: st.Data
 
 
 def normal(seed: int, count: int) -> bytes:
-    """Normal values in bfloat16, little-endian."""
+    """Return normal values in bfloat16, little-endian."""
     drawn = np.random.default_rng(seed).normal(size=count).astype(np.float32)
     return (drawn.view(np.uint32) >> 16).astype("<u2").tobytes()
 
 
 def test_codes_of_equal_weight_have_one_order() -> None:
-    """Few values of many exponents: their counts are often equal, and both still agree."""
+    """With few values of many exponents, counts are often equal; both codecs still agree."""
     for seed in range(60):
         data = normal(seed, 60 + 20 * seed)
         assert codec.encode("bfloat16", data) == reference.encode("bfloat16", data)
 
 
 def test_values_end_where_their_piece_does() -> None:
-    """A piece with its last byte removed, or one added, and its size adjusted: refused by both."""
+    """Both refuse a piece with its last byte removed, or one added, and its size adjusted."""
     coded = bytearray(codec.encode("bfloat16", normal(1, 2048)))
     size = int.from_bytes(coded[8:10], "little")
     assert size == len(coded) - 10 < 4096
@@ -142,7 +142,7 @@ def test_values_end_where_their_piece_does() -> None:
 
 
 def outcome(decode: Any, coded: bytes, *rest: int) -> bytes | None:
-    """The decoded bytes; None where it was refused, or is longer than any payload here."""
+    """Return the decoded bytes; None if refused, or longer than any payload here."""
     if len(coded) >= 8 and int.from_bytes(coded[4:8], "little") > LENGTH_MAX:
         coded = b""
     try:
@@ -153,7 +153,7 @@ def outcome(decode: Any, coded: bytes, *rest: int) -> bytes | None:
 
 
 def test_the_format_does_not_change() -> None:
-    """The bytes of the example of docs/reference/codec.md, computed by hand there."""
+    """Both write the example of docs/reference/codec.md, which is computed by hand there."""
     page = (ROOT / "docs/reference/codec.md").read_text(encoding="utf-8")
     shown = page.partition("## An example")[2].partition("```text\n")[2].partition("```")[0]
     example = bytes.fromhex(" ".join(line.partition("|")[0] for line in shown.splitlines()))
@@ -165,12 +165,12 @@ def test_the_format_does_not_change() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_block_of_zeros_is_its_headers(dtype: str) -> None:
-    """Codes without bits: 8 bytes, and 2 + 13 for each piece."""
+    """Codes take no bits: 8 bytes, and 2 + 13 for each piece."""
     assert len(codec.encode(dtype, bytes(32768))) == 8 + 8 * (2 + 13)
 
 
 def plain_huffman(weights: list[int]) -> tuple[int, int]:
-    """(cost, longest) of an unbounded code."""
+    """Return the cost and the longest code of an unbounded Huffman code."""
     heap = [(weight, 0, number) for number, weight in enumerate(weights)]
     heapq.heapify(heap)
     cost = 0
@@ -186,8 +186,8 @@ def plain_huffman(weights: list[int]) -> tuple[int, int]:
 
 @given(st.lists(st.integers(1, 4096), min_size=2, max_size=256))
 def test_codes_are_as_short_as_they_can_be(weights: list[int]) -> None:
-    """Every 8 bits begin one code; the cost equals Huffman's where no Huffman code is longer than
-    8, and is never below it."""
+    """The code is complete. Its cost is never below Huffman's, and equal if no Huffman code is
+    longer than 8."""
     lengths = reference.code_lengths(np.array(weights))
     assert sum(2 ** (8 - length) for length in lengths.values()) == 256
     cost = sum(weights[symbol] * length for symbol, length in lengths.items())

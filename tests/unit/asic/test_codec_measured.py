@@ -21,14 +21,13 @@ from offstage.testbeds.machine import machine
 
 
 def rate(dtype: str) -> RateFigures:
-    """A rate in the bench's form, with arbitrary numbers."""
+    """Return a rate in the bench's form, with arbitrary numbers."""
     return RateFigures("synthetic", dtype, 2e9, 2e9, 2e9)
 
 
 def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
-    """The rows of synthetic KV, remade here, equal those of the file to the last digit; every
-    origin has each dtype, keys and values; the rates name a machine. Rates themselves are not
-    compared."""
+    """Rows of synthetic KV, made again here, equal those of the file to the last digit; every
+    origin has each dtype, keys and values; rates name a machine. The rates are not compared."""
     table = read_table()
     source = synthetic_source(1)
     result = CodecResult(
@@ -51,8 +50,8 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
-    """Keys and values of a dtype differ, a range contains its value, and an unmeasured combination
-    is one error line."""
+    """Keys and values of a dtype differ, a range contains its value, and a combination that was not
+    measured is one error line."""
     keys, values = ratio("bfloat16", "K"), ratio("bfloat16", "V")
     assert keys.value != values.value and keys.origin == MODEL
     for row in read_table().ratio:
@@ -63,7 +62,7 @@ def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
 
 
 def test_a_coded_store_reads_fewer_bytes() -> None:
-    """The bench's store row compares the same blocks, and counts the bytes that crossed to the
+    """The bench's store row compares the same blocks and counts the bytes that crossed to the
     drive: whole logical blocks of 4 KiB, and one for the trailer. Times are not checked."""
     blocks = [bytes([key]) * 32768 for key in range(4)]
     row = store_row("bfloat16", blocks, "gen5-tlc", 1)
@@ -80,8 +79,8 @@ def preset_with(tmp_path: Path, ratio_text: str) -> Preset:
 
 
 def test_a_chip_takes_its_ratio_from_the_table(tmp_path: Path) -> None:
-    """By dtype, the mean of keys and values, in a range that the preset can widen and not narrow;
-    an unmeasured or invalid ratio is one error line."""
+    """A dtype's ratio is the mean of keys and values, in a range that the preset can widen, not
+    narrow; one that is not measured or invalid is one error line."""
     text = '{ measured = "fp8_e5m2", form = "gqa", low = 0.7, high = 1 }'
     codec = preset_with(tmp_path, text).codec
     assert codec is not None and codec.ratio.tag == "measured" and codec.ratio.high == 1

@@ -1,4 +1,4 @@
-"""A run is priced by its counts, with bounds; a number of unknown origin is refused."""
+"""Is a run priced by its counts, with bounds, and a number of unknown origin refused?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ def unit(name: str, count_bytes: int = 0, arrivals: int = 0, **counts: int) -> U
 
 
 def test_every_guess_of_energy_and_area_is_a_range() -> None:
-    """Values that are not known: one number would be a claim."""
+    """These values are not known, so a single number would be a claim."""
     found = [
         (name, key, one)
         for file, units in (("energy", ENERGY_UNITS), ("area", AREA_UNITS))
@@ -55,8 +55,8 @@ def test_every_guess_of_energy_and_area_is_a_range() -> None:
 
 
 def test_energy_is_counts_times_prices() -> None:
-    """A GB over HBM at 6.0 pJ a bit is 48 mJ; 1000 lookups, of 10 commands, are 4 reads of the
-    scaled SRAM each."""
+    """A GB over HBM at 6.0 pJ a bit is 48 mJ; each of 1000 lookups is 4 reads of the scaled
+    SRAM."""
     preset = read_preset("asic_7nm")
     looked = unit("metadata", arrivals=10, hits=900, misses=100)
     run = Run([unit("hbm", 10**9), looked, unit("qos", arrivals=10**6)])
@@ -86,7 +86,7 @@ def test_a_unit_without_a_price_is_refused() -> None:
 
 
 def test_area_is_that_of_what_the_preset_has() -> None:
-    """16 MiB at 25 Mb/mm2; twice the SRAM is twice its area, and glue grows with the rest."""
+    """16 MiB at 25 Mb/mm2; twice the SRAM takes twice its area, and glue grows with it."""
     preset = read_preset("asic_7nm")
     parts = {one.name: one.value for one in area(preset)}
     assert parts["metadata SRAM"] == pytest.approx((16 << 20) * 8 / 25e6)

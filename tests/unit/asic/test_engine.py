@@ -33,7 +33,7 @@ def chip(units: list[Unit], *stages: Stage | str, **limits: int) -> Chip:
 
 
 def ends(one: Chip, at_ps: list[int], **columns: object) -> list[int]:
-    """When each request ends, by its number."""
+    """Return when each request ends, by its number."""
     done = one.run(make_requests(len(at_ps), at_ps=at_ps, **columns))
     assert done.dtype == DONE and sorted(done["tag"]) == list(range(len(at_ps)))
     return [int(end) for end in done["end_ps"][np.argsort(done["tag"])]]
@@ -57,8 +57,8 @@ def test_servers_take_turns_and_a_pipe_begins_one_each_interval() -> None:
 
 
 def test_a_server_stands_still_at_each_multiple_and_banks_in_turn() -> None:
-    """From 0 to 10, 100 to 110, ...: a visit waits for the end of a pause, and one across it is
-    longer."""
+    """With pauses from 0 to 10, 100 to 110 and so on, a visit waits for the end of a pause, and one
+    across it takes longer."""
     refreshed = Unit("a", fixed_ps=20, pause_every_ps=100, pause_ps=10, latency_ps=1)
     assert ends(chip([refreshed], "a"), [0, 40, 95, 205]) == [31, 61, 126, 231]
     long = Unit("a", fixed_ps=200, pause_every_ps=100, pause_ps=10)
@@ -75,7 +75,7 @@ def test_a_pause_that_leaves_no_time_is_refused(every: int, pause: int) -> None:
 
 
 def test_a_full_unit_blocks_the_one_before_which_keeps_its_server() -> None:
-    """Blocking after service: `a` is done at 1 and holds its server until `b` has room."""
+    """Blocking after service: `a` finishes at 1 and holds its server until `b` has room."""
     units = [Unit("a", fixed_ps=1), Unit("b", fixed_ps=10, queue_max=1)]
     one = chip(units, "a", "b")
     assert ends(one, [0, 0, 0, 0]) == [11, 21, 31, 41]
@@ -86,7 +86,7 @@ def test_a_full_unit_blocks_the_one_before_which_keeps_its_server() -> None:
 
 
 def test_credits_of_a_link_come_back_after_its_latency() -> None:
-    """Two credits, 1 ps to send, 10 over and 10 back: the third may begin at 1 + 10 + 10."""
+    """Two credits, 1 ps to send, 10 there and 10 back: the third may start at 1 + 10 + 10."""
     link = Unit("a", "link", fixed_ps=1, latency_ps=10, in_flight_max=2)
     assert ends(chip([link], "a"), [0, 0, 0, 0]) == [11, 12, 32, 33]
 
@@ -97,7 +97,7 @@ def test_urgent_items_overtake_only_waiting_ones() -> None:
 
 
 def test_pieces_overlap_and_join() -> None:
-    """Four pieces go through two units of 10 ps for a piece: 50 ps, where the whole takes 80."""
+    """Four pieces, through two units of 10 ps a piece, take 50 ps; the whole takes 80."""
     units = [Unit("a", mib_ps=40), Unit("b", mib_ps=40), Unit("c", fixed_ps=5)]
     whole = chip(units, "a", "b", "c")
     assert ends(whole, [0], size_bytes=MIB) == [85]
@@ -113,14 +113,14 @@ def test_a_miss_goes_another_way_and_the_key_stays() -> None:
     units = [Unit("t", "tags", fixed_ps=1, set_count=1, way_count=2), Unit("m", fixed_ps=100)]
     one = chip(units, Stage("t", next="end", miss="m"), Stage("m", label="m"))
     at = [1000 * i for i in range(6)]
-    found = ends(one, at, key=[1, 2, 1, 3, 1, 2])  # 3 takes the place of 2, 2 that of 3
+    found = ends(one, at, key=[1, 2, 1, 3, 1, 2])  # 3 evicts 2, then 2 evicts 3
     assert [end - begin for begin, end in zip(at, found, strict=True)] == [101, 101, 1, 101, 1, 101]
     stats = one.stats()["t"]
     assert (stats.hits, stats.misses, stats.evictions) == (2, 4, 2)
 
 
 def test_each_item_has_keys_of_its_own_and_a_miss_pays_for_those_that_are_missing() -> None:
-    """Of three blocks with two keys each all six are fetched, once; of a fourth, only its own."""
+    """Of three blocks with two keys each, all six are fetched once; of a fourth, only its own."""
     tags = Unit("tags", "tags", set_count=64, way_count=8, fixed_ps=1, item_ps=10)
     units = [tags, Unit("spill", item_ps=100), Unit("out", fixed_ps=1000)]
     look = Stage("tags", items="blocks", keys=2, next="out", miss="spill")
@@ -135,8 +135,8 @@ def test_each_item_has_keys_of_its_own_and_a_miss_pays_for_those_that_are_missin
 
 
 def test_a_block_is_coded_as_its_layer_and_its_parts_are() -> None:
-    """A picosecond a byte. In layer 0 the front half of a block shrinks to 500 permille and the
-    back to 250; layer 2 is as layer 0 again; a request with an explicit size keeps it."""
+    """A byte takes a picosecond. In layer 0 the front half of a block shrinks to 500 permille, the
+    back to 250; layer 2 is as layer 0; a request with an explicit size keeps it."""
     units = tuple(Unit(name, servers=2, mib_ps=MIB) for name in "ab")
     route = {"only": (Stage("a", coded=True), Stage("b", coded=True, piece_bytes=1000))}
     one = Chip(Network(units, route, ((500, 250), (1000, 900))))
@@ -168,7 +168,7 @@ def test_what_finds_no_room_is_dropped_where_the_unit_drops() -> None:
 
 
 def test_a_request_that_lost_a_piece_is_dropped_as_a_whole() -> None:
-    """It ends once, when its last piece has, and does not continue behind the join."""
+    """It ends once, when its last piece ends, and does not continue behind the join."""
     units = [Unit("a", "delay"), Unit("b", fixed_ps=10, queue_max=0, drops=True), Unit("c")]
     one = chip(units, Stage("a", piece_bytes=MIB), "b", Stage("c", join=True))
     done = one.run(make_requests(2, at_ps=[0, 100], size_bytes=[3 * MIB, MIB]))
@@ -190,7 +190,7 @@ def test_a_cycle_is_named_without_the_units_that_only_wait_for_it() -> None:
     units = tuple(Unit(name, fixed_ps=1, queue_max=0) for name in "abc")
     there = [Stage("a"), Stage("b"), Stage("c")]
     one = Chip(Network(units, {"there": there, "back": [Stage("c"), Stage("b")]}))
-    with pytest.raises(Deadlock) as caught:  # b holds what c wants, c what b wants, and a waits
+    with pytest.raises(Deadlock) as caught:  # b and c hold each other up, and a waits
         one.run(make_requests(4, at_ps=[0, 1, 2, 2], route=[0, 0, 1, 0]))
     assert caught.value.cycle and set(caught.value.units) == {"b", "c"}
 
@@ -218,7 +218,7 @@ def test_a_reset_in_the_middle_of_a_run_is_a_new_chip() -> None:
 
 
 def test_a_batch_at_a_time_is_the_whole_trace() -> None:
-    """Bounded memory changes nothing: neither the batches nor a pool too small for the load."""
+    """Neither batches nor a pool too small for the load change any result."""
     units = [Unit("a", fixed_ps=100, queue_max=2), Unit("b", servers=2, fixed_ps=150, queue_max=1)]
     random = np.random.default_rng(2)
     trace = make_requests(3000, at_ps=np.cumsum(random.integers(0, 200, 3000)))
@@ -277,7 +277,7 @@ TENANTS = (TenantShare(weight=3), TenantShare(weight=1))
 
 
 def shared(tenants: tuple[TenantShare, ...], **unit: Any) -> Chip:
-    """A source with no delay, and a link of 1 ps a byte that tenants share."""
+    """Return a source without delay, and a link of 1 ps a byte that tenants share."""
     qos = QosConfig(quantum_bytes=MIB, session_count=2, queue_max=4, session_max=4)
     link = Unit("link", "link", queue="qos", mib_ps=MIB, qos=qos, tenants=tenants, **unit)
     return chip([Unit("source", "delay"), link], "source", "link")
@@ -290,13 +290,13 @@ def test_tenants_share_by_weight_and_a_flood_blocks_no_other() -> None:
     trace["tenant"] = trace["session"] = [0] * 100 + [1] * 20
     done = one.run(trace)
     ours = np.nonzero(np.isin(done["tag"], np.arange(100, 120)))[0]
-    assert np.diff(ours).tolist() == [4] * 19 and ours[0] < 5  # every fourth, from the beginning
+    assert np.diff(ours).tolist() == [4] * 19 and ours[0] < 5  # every fourth, from the start
     assert [row["taken"] for row in one.tenant_stats("link")] == [100, 20]
     assert one.stats()["source"].blocked_ps > 0
 
 
 def test_a_token_bucket_holds_the_server_idle_and_wakes_it() -> None:
-    """1 MiB immediately, then at the bucket's rate: 2^20 bytes at 2^30 a second are 1/1024 s."""
+    """1 MiB goes at once, the rest at the bucket's rate: 2^20 bytes at 2^30 a second, 1/1024 s."""
     one = shared((TenantShare(rate_bytes_per_s=1 << 30, burst_bytes=MIB),))
     gaps = np.diff(ends(one, [0, 0, 0], size_bytes=MIB))
     np.testing.assert_allclose(gaps, 10**12 / 1024, rtol=1e-6)

@@ -17,7 +17,7 @@ GOLDEN = "75be298a7f1236c8"
 
 
 def printed(build: Path, *variables: str, run: tuple[str, ...] = ()) -> str:
-    """The program's output, built into `build`."""
+    """Return the program's output; it is built into `build`."""
     make = ["make", "-s", "-C", str(ENGINE), "hash", f"BUILD={build}", *variables]
     subprocess.run(make, check=True, timeout=500)
     done = subprocess.run(

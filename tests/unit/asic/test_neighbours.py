@@ -1,5 +1,5 @@
-"""QoS keeps a victim's latency while another tenant, or another session of its tenant, overloads
-the device; and the session reaches the chip through the timing seam."""
+"""Does QoS keep a victim's latency while another tenant or session overloads the device, and does
+the session reach the chip through the timing seam?"""
 
 from offstage.asic_model.chip import open_chip
 from offstage.asic_model.neighbours import neighbours
@@ -20,9 +20,9 @@ def test_a_victim_is_kept_from_an_aggressor_by_qos_alone() -> None:
 
 
 def test_sessions_are_told_apart_through_the_timing_seam() -> None:
-    """One tenant, a drive that takes one read at a time: a session submits forty blocks, then
-    another submits one. It waits for the few that had a grant, and not for the forty; with a round
-    that long, or without an entry in the chip for either, it is behind them."""
+    """On a drive that takes one read at a time, a session submits forty blocks, then another one of
+    its tenant submits one. It waits only for the few already granted; with a long round, or no
+    entry for either session in the chip, it waits for all."""
 
     def place(**changes: float) -> tuple[int, list[dict[str, int | None]]]:
         preset = read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1, **changes})
@@ -39,7 +39,7 @@ def test_sessions_are_told_apart_through_the_timing_seam() -> None:
 
     at, stats = place()
     assert at < 6 and [(one["session"], one["taken"]) for one in stats] == [(7, 40), (8, 1)]
-    at, stats = place(**{"qos.sessions": 8})  # number 8 has no entry: it shares its tenant's
+    at, stats = place(**{"qos.sessions": 8})  # session 8 has no entry: it shares its tenant's
     assert at < 6 and [(one["session"], one["taken"]) for one in stats] == [(7, 40), (None, 1)]
     at, stats = place(**{"qos.sessions": 4})
     assert at == 40 and [(one["session"], one["taken"]) for one in stats] == [(None, 41)]

@@ -1,4 +1,4 @@
-"""Presets are complete and documented, and every wrong number is refused in one line."""
+"""Are presets complete and documented, and is every wrong number refused in one line?"""
 
 import tomllib
 from pathlib import Path
@@ -21,7 +21,7 @@ NAMED = ["dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_h
 
 
 def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
-    """A number as in a file."""
+    """Return a number as a preset file has it."""
     return {
         "value": value,
         "unit": "1",
@@ -34,7 +34,7 @@ def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
 
 
 def written(tmp_path: Path, text: str) -> str:
-    """A preset that extends asic_7nm."""
+    """Write a preset that extends asic_7nm; return its path."""
     path = tmp_path / "mine.toml"
     path.write_text(f'extends = "asic_7nm"\n{text}')
     return str(path)
@@ -46,7 +46,7 @@ def inline(table: dict[str, Any]) -> str:
 
 
 def test_every_preset_that_the_page_promises_is_there() -> None:
-    """And has every number a source and a range of error?"""
+    """Every number has a source and a range of error."""
     assert names() == NAMED
     for name in names():
         preset = read_preset(name)
@@ -59,7 +59,7 @@ def test_every_preset_that_the_page_promises_is_there() -> None:
 
 
 def test_a_file_holds_nothing_that_is_not_read() -> None:
-    """Each number of each file is a parameter, and its value is the one read."""
+    """Each number of each file is a parameter, with the value that the file gives."""
     for name in names():
         raw = tomllib.loads((parameters.FOLDER / f"{name}.toml").read_text())
         found = dict(read_preset(name).numbers())
@@ -109,7 +109,7 @@ def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unknown, untagged, unsourced, wrong unit, negative, or contradictory: exit code 2."""
+    """Unknown, untagged, unsourced, wrong unit, negative or contradictory: each exits with 2."""
     assert run(["asic", "presets", written(tmp_path, text)]) == 2
     line = capsys.readouterr().err
     assert said in line and "mine.toml" in line and line.count("\n") == 1
@@ -125,7 +125,7 @@ def test_a_circle_of_presets_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_widens_the_range_and_is_checked() -> None:
-    """The effect of a sweep and of `--set` on a preset."""
+    """A sweep and `--set` change a preset in this way."""
     preset = read_preset("asic_7nm")
     changed = dict(preset.with_({"codec.decode_rate": 500, "codec.lanes": 4}).numbers())
     assert changed["codec.decode_rate"].high == 500 and changed["codec.lanes"].value == 4

@@ -1,4 +1,4 @@
-"""Draws are within the ranges, a few of them cover each range, and they are repeatable."""
+"""Are draws within the ranges and repeatable, and do a few of them cover each range?"""
 
 import msgspec
 import numpy as np
@@ -53,7 +53,7 @@ def test_one_at_a_time_changes_one() -> None:
 
 
 def test_values_across_a_range_hold_its_ends_and_the_presets_own() -> None:
-    """Each once and in order, also where the preset's value is one of the even ones."""
+    """Each appears once and in order, even if the preset's value is one of the even steps."""
     ratio = dict(read_preset("asic_7nm").numbers())["codec.ratio"]
     values = across(ratio, 5)
     assert values == sorted(set(values)) and ratio.value in values and len(values) == 6

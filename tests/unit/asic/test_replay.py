@@ -1,4 +1,4 @@
-"""A chip replays a log with its decisions, and decides again in a closed loop."""
+"""Does a chip replay a log with its decisions, and decide again in a closed loop?"""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
-    """Compared with the log's numbers: demands, reads, and their dependencies."""
+    """Demands, reads and their dependencies are those of the log."""
     assert len(trace.fetches) == 96 and trace.ends.sum() == 96 * WIDTH
     assert all(one.demands == WIDTH and one.scores == 64 for one in trace.fetches)
     assert sum(one.hits for one in trace.fetches) == trace.ends[:HIT_ENDS].sum()
@@ -45,7 +45,7 @@ def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
 
 
 def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) -> None:
-    """Golden counts: a change of the model or of the core would move them."""
+    """Golden counts: a change of the model or of the core would change them."""
     runs = {
         name: decision_replay(trace, read_preset(name))
         for name in ("dpu_x86_measured", "asic_7nm", "ideal")
@@ -65,8 +65,8 @@ def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) ->
 
 @pytest.mark.parametrize("replay", [decision_replay, closed_loop])
 def test_sessions_add_up_to_the_run(trace: Trace, replay: Any) -> None:
-    """Each has its fetches, stall, reads and grants; together they are those of the run. A DPU has
-    no arbiter that could count grants."""
+    """Each has its fetches, stall, reads and grants; they add up to those of the run. A DPU has no
+    arbiter that could count grants."""
     one = replay(trace, read_preset("asic_7nm"))
     rows = one.by_session
     assert [row.session for row in rows] == [0, 1]
@@ -102,7 +102,7 @@ def test_blocks_have_the_heads_of_the_run(
     tmp_path: Path, trace: Trace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The host's summary next to the log, or next to the demo's records, has the number of heads.
-    With an entry for each head, the table is looked up that many times. A set number overrides."""
+    One entry for each head multiplies lookups by it. A number that is set overrides it."""
     each = read_preset("asic_7nm").with_({"metadata.heads_per_entry": 1})
     assert trace.heads == 0 and each.for_heads(0) is each
     records = tmp_path / "demo/records/measured"
@@ -140,7 +140,7 @@ def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:
 
 
 def test_what_the_log_says_of_itself(trace: Trace) -> None:
-    """`logged` by hand: from the decision to the answer, and stall only of fetches that waited."""
+    """`logged` equals a count by hand: decision to answer, and stall of fetches that waited."""
     logged = decision_replay(trace, read_preset("ideal")).logged
     assert logged is not None and logged.provenance == "emulated"
     spans = [one.answered_ns - one.at_ns for one in trace.fetches]
@@ -171,7 +171,7 @@ def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
 
 
 def test_closed_loop_decides_by_the_chips_time(trace: Trace) -> None:
-    """Every demand is submitted once; different endings are counted, and the counts add up."""
+    """Every demand is submitted once; counts of those that end differently add up."""
     names = ("dpu_x86_measured", "ideal")
     found = {name: closed_loop(trace, read_preset(name)) for name in names}
     for one in found.values():
@@ -189,7 +189,7 @@ def test_closed_loop_decides_by_the_chips_time(trace: Trace) -> None:
 
 
 def test_without_timing_in_a_decision_nothing_diverges(tmp_path: Path) -> None:
-    """Demand only, one session: the core decides as in the log, at any speed of the chip."""
+    """With demands only and one session, the core decides as in the log at any chip speed."""
     plain = read_trace(written(tmp_path, recorded("none", 1)))
     for name in ("dpu_x86_measured", "asic_5nm_hbm4"):
         one = closed_loop(plain, read_preset(name))
@@ -204,7 +204,7 @@ def test_a_bounded_table_of_candidates_decides_otherwise(trace: Trace) -> None:
 
 
 def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
-    """A third of the log's arena, all for its tenant: nothing is refused because of it."""
+    """With a third of the log's arena, all for its tenant, nothing is refused."""
     chip = read_preset("asic_7nm").with_({"hbm.channels": 1})
     small = chip.with_({"hbm.capacity": trace.config.slot_count // 3 * 65536 / 2**30})
     runs = [closed_loop(trace, one) for one in (chip, small)]
@@ -216,7 +216,7 @@ def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
 def test_a_full_chip_makes_requests_wait(
     trace: Trace, replay: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room for two requests all of them end, later; none is lost, and nothing aborts."""
+    """With room for two requests, all end, though later; none is lost and nothing aborts."""
     whole = replay(trace, read_preset("asic_7nm"))
     monkeypatch.setattr(account, "IN_FLIGHT_MAX", 2)
     narrow = replay(trace, read_preset("asic_7nm"))
@@ -225,7 +225,7 @@ def test_a_full_chip_makes_requests_wait(
 
 
 def altered(log: bytes) -> tuple[bytes, int]:
-    """One end of one step altered, with the chain of checksums repaired; returns where."""
+    """Alter one end of one step and repair the checksums; return the log and where."""
     bad, begin = bytearray(log), 0
     for end in boundaries(log):
         kind = int.from_bytes(bad[begin + 4 : begin + 6], "little")
@@ -238,7 +238,7 @@ def altered(log: bytes) -> tuple[bytes, int]:
 
 
 def turned_back(log: bytes) -> bytes:
-    """A log in which the core was given an earlier time, and decided on it."""
+    """Return a log in which the core was given an earlier time, and decided on it."""
     sizes = CoreConfig(slot_count=8, chunk_max=32, session_chunk_max=16, log_size_bytes=1 << 16)
     core = Core(sizes, Policy())
     tenant = core.tenant_add(0, b"k" * 16, 8)
@@ -270,7 +270,7 @@ def bad_logs(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def test_a_bad_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another version, a hole, an altered decision, time that goes backwards: exit code 2."""
+    """Another version, a hole, an altered decision, time that goes back: each exits with 2."""
     for path, said in bad_logs(tmp_path):
         for mode in ([], ["--closed-loop"]):
             assert run(["asic", "run", str(path), *mode]) == 2

@@ -1,4 +1,4 @@
-"""A sweep runs every chip of its spec, once, and continues after an interruption."""
+"""Does a sweep run every chip of its spec once, and continue after an interruption?"""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def spec_in(tmp_path: Path, text: str = SPEC) -> Path:
 
 
 def test_a_hypercube_covers_every_range_evenly() -> None:
-    """Each parameter has one value in each of the equally probable stretches of its range."""
+    """Each parameter has one value in each equally probable stretch of its range."""
     cube = hypercube(5, 40, seed=3)
     assert cube.shape == (40, 5)
     assert (np.sort((cube * 40).astype(int), axis=0) == np.arange(40)[:, None]).all()
@@ -94,7 +94,7 @@ def test_a_row_is_the_run_of_that_chip(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> None:
-    """A stored point is not computed again; a torn one is; two processes find the same rows."""
+    """A stored point is not computed again, a torn one is; two processes give the same rows."""
     path = spec_in(tmp_path)
     first = sweep(path, tmp_path / "out", Silent(), jobs=1)
     points = sorted((tmp_path / "out/points").iterdir())

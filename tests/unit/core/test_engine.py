@@ -214,8 +214,7 @@ def clairvoyant(work: Work, steps: int) -> Work:
 
 
 def test_what_the_host_predicts_is_there() -> None:
-    """If the host predicts the next step and it fits, every demand after the first step is a
-    hit."""
+    """If the host predicts the next step and it fits, only the first step misses."""
     blind = work_of(3, plain=True)
     config = replace(CONFIG, nvme=None, append_steps=0)
     slots = 2 * LAYERS * WIDTH - 6  # a step and most of the next

@@ -1,4 +1,4 @@
-"""The lossy modes round as their formats say, with errors within the bound of their bits."""
+"""Do the lossy modes round as their formats say, with errors within the bound of their bits?"""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from offstage.host.model import lossy
 
 @pytest.mark.parametrize("dtype", lossy.FP8)
 def test_every_fp8_value_is_itself(dtype: str) -> None:
-    """All finite bit patterns come back from their value, including both zeros."""
+    """All finite bit patterns survive a round trip, both zeros included."""
     bits = np.arange(256).astype(np.uint8)
     values = lossy.from_fp8(bits, dtype)
     finite = np.isfinite(values)
@@ -19,7 +19,7 @@ def test_every_fp8_value_is_itself(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", lossy.FP8)
 def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
-    """Compared with a search over all values; ties go to the even one."""
+    """Results equal those of a search over all values; ties go to the even one."""
     random = np.random.default_rng(1)
     values = (random.normal(size=500) * 2.0 ** random.integers(-12, 8, 500)).astype(np.float32)
     every = lossy.from_fp8(np.arange(256).astype(np.uint8), dtype)
@@ -39,7 +39,7 @@ def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
 
 
 def test_bfloat16_rounds_to_even() -> None:
-    """Half a step up from an even and from an odd mantissa; NaN stays one."""
+    """Half a step rounds to even from an even and an odd mantissa; NaN stays NaN."""
     bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7FC00001], np.uint32)
     assert lossy.to_bfloat16_lossy(bits.view(np.float32)).tolist() == [
         0x3F80,
@@ -51,7 +51,7 @@ def test_bfloat16_rounds_to_even() -> None:
 
 @pytest.mark.parametrize("per", ["channel", "token"])
 def test_int4_is_within_half_a_step(per: str) -> None:
-    """Keys with one loud channel need a step for each channel, as KIVI says."""
+    """Keys with one loud channel need a step for each channel, as in KIVI."""
     random = np.random.default_rng(2)
     values = random.normal(size=(4, 64, 32)).astype(np.float32)
     values[..., 3] *= 40

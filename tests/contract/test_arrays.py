@@ -34,7 +34,7 @@ def open_torch(device: str = "cpu", **options: Any) -> Arrays:
 
 
 def open_torch_batch() -> Arrays:
-    """The CUDA side's copies over a runtime of the tests that does each as late as it may."""
+    """Return the CUDA side over a test runtime that makes each copy as late as it may."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterBatchArrays
 
@@ -71,8 +71,8 @@ CALLS = st.lists(
 def test_blocks_hold_what_was_committed_or_written_last(
     name: str, calls: list[tuple[str, list[int]]], seed: int
 ) -> None:
-    """Do blocks hold the last commit or write, with several fetches landing at once, committed in
-    any order, and writes and reads between them?"""
+    """Blocks hold the last commit or write, with several fetches landing at once, commits in any
+    order, and writes and reads between them."""
     random = np.random.default_rng(seed)
     memory = SIDES[name]().memory(BLOCKS, BLOCK_BYTES, ROWS)
     expected = np.zeros((BLOCKS, BLOCK_BYTES), np.uint8)
@@ -140,8 +140,8 @@ def test_arrays_go_there_and_back(side: Arrays) -> None:
 
 @given(counts=st.lists(st.integers(1, 7), max_size=60), seed=st.integers(0, 99))
 def test_runs_of_the_ring_never_overlap(counts: list[int], seed: int) -> None:
-    """In any sequence of takes, commits and waits: do no two runs in use share a row, is a run
-    refused only while others are in use, and is a copy waited for before its rows are reused?"""
+    """In any sequence of takes, commits and waits, no two runs in use share a row, a run is refused
+    only while others are in use, and a copy is waited for before its rows are reused."""
     random = np.random.default_rng(seed)
     ring = StagingRing(7)
     owner = [-1] * ring.rows
@@ -187,7 +187,7 @@ def test_torch_names_a_device_that_is_not_there(device: str) -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too little device memory: one line with the fix."""
+    """Too little device memory is one error line with the fix."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.arrays.torch_arrays import StagedMemory
 

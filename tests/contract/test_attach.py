@@ -25,7 +25,7 @@ def test_a_host_cannot_write_the_region(live: BareDevice) -> None:
         os.pwrite(live.attachment.fds[0], b"x", 0)
 
 
-# The words both sides poll, and the first submission entries; and anywhere else.
+# The words that both sides poll, the first submission entries, and anywhere else.
 WORDS = [256 + 64 * i for i in range(7)] + [4096 + 64 * i for i in range(4)]
 OFFSETS = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
 
@@ -33,7 +33,7 @@ OFFSETS = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.tuples(OFFSETS, st.binary(max_size=512)), max_size=8))
 def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) -> None:
-    """With random bytes anywhere in ring, words and payloads: is another host still served?"""
+    """With random bytes anywhere in ring, words and payloads, another host is still served."""
     config = BareConfig(
         payload_size_bytes=512,
         slot_count=8,
@@ -52,7 +52,7 @@ def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) 
                 end = min(offset + len(data), len(port))
                 if offset < end:
                     port[offset:end] = data[: end - offset]
-                assert len(good.bench_nop(4)) == 4  # its waits turn the reactor, bad port and all
+                assert len(good.bench_nop(4)) == 4  # its waits run the reactor, bad port and all
         good.close()
 
 
@@ -66,7 +66,7 @@ def test_a_wrong_header_is_one_line(live: BareDevice, offset: int, word: str) ->
         port[offset] = before ^ 1
         try:
             if not word:
-                live.driver().close()  # not a byte of the header
+                live.driver().close()  # outside the header
                 return
             with pytest.raises(Incompatible) as caught:
                 live.driver()
@@ -87,8 +87,8 @@ def test_descriptors_of_something_else(live: BareDevice) -> None:
     "side", ["shm", "memory", "sim", pytest.param("verbs", marks=pytest.mark.verbs)]
 )
 def test_a_blob_that_is_not_ours_is_one_line(side: str, request: pytest.FixtureRequest) -> None:
-    """Is a blob refused that has another version or a changed byte, is truncated, too long, or
-    lacks its descriptors?"""
+    """A blob is refused if its version or a byte differs, or its length or descriptors are
+    wrong."""
     if side == "verbs":
         request.getfixturevalue("rdma")
     with BareDevice(BareConfig(fabric=side), simulated=side != "verbs") as device:

@@ -16,7 +16,7 @@ from offstage.bindings.firmware import lib
 
 
 def test_miss_then_hit(host: Host) -> None:
-    """First a block comes from the store and was waited for, then it is there."""
+    """A block first comes from the store after a wait; then it is staged."""
     assert not host.put(range(8)).any()
     first, _ = host.fetch([3, 1, 2])
     assert not first.rcs.any() and first.hit_count == 0 and first.stall_ns > 0
@@ -30,8 +30,8 @@ def test_miss_then_hit(host: Host) -> None:
 
 
 def test_a_slot_is_remembered_and_forgotten(host: Host) -> None:
-    """Over a network a block that was read before is read without its directory entry; if its slot
-    was reused, that is an ordinary miss. Every byte is compared, as always."""
+    """Over a network, a block that was read before is read without its directory entry; if its slot
+    was reused, that is an ordinary miss."""
     if not isinstance(host.fabric, Driver):
         pytest.skip("messages have no slots: the driver beside the daemon remembers them")
     far = host.device.simulated or host.device.config.fabric != "shm"
@@ -58,8 +58,8 @@ def test_a_bench_of_reads_finds_every_block(host: Host) -> None:
 
 
 def test_guesses_are_read_before_their_layer_asks(host: Host) -> None:
-    """Are blocks that a host hints at present or in flight when demanded, by the device's own
-    ledger? Without the hint they would be cold. No call waits for a hint."""
+    """Hinted blocks are present or in flight when demanded, by the device's own ledger; without the
+    hint they would be cold. No call waits for a hint."""
     assert not host.put(range(8)).any()
     guesses = np.zeros(4, GUESS)
     guesses["layer"], guesses["ordinal"] = LAYER, range(4)
@@ -100,7 +100,7 @@ def test_rows_are_chosen_by_index_and_others_left_alone(host: Host) -> None:
 
 
 def test_more_than_fits_a_command_or_the_arena(host: Host) -> None:
-    """96 blocks through a put window of 8, 16 demands a step and 32 slots."""
+    """96 blocks pass a put window of 8, 16 demands a step and 32 slots."""
     assert not host.put(range(BLOCKS)).any()
     for _ in range(2):
         done, _ = host.fetch(list(range(BLOCKS)), timeout_ns=20_000_000_000)
@@ -126,8 +126,8 @@ def test_scores_alone_are_a_hint(host: Host) -> None:
 
 
 def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
-    """Does the ledger count the bytes that crossed the fabric: all scores of a host that got no
-    limit, then those that the policy accepts, then all again?"""
+    """The ledger counts the bytes that crossed the fabric: all scores without a limit, then those
+    that the policy accepts, then all again."""
     scores = np.arange(300, 300 + BLOCKS, dtype=np.uint16)
     before = 0
     for limits, size in (
@@ -163,7 +163,7 @@ def test_a_session_of_another_host_is_refused(host: Host) -> None:
 
 
 def test_registered_memory_is_what_a_fetch_goes_into(host: Host) -> None:
-    """Does a side that needs it refuse a target that was never registered, or no longer is?"""
+    """A side that needs it refuses a target that was never registered, or no longer is."""
     assert not host.put(range(2)).any()
     ordinals = np.arange(2, dtype=np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, :2])
@@ -207,7 +207,7 @@ def test_a_closed_port_is_said_so(host: Host) -> None:
 
 
 def test_late_is_not_a_hit() -> None:
-    """Does a demand for a block that a prefetch is reading wait, and end as late?"""
+    """A demand for a block that a prefetch is reading waits, and ends as late."""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=SLOTS,
@@ -226,7 +226,7 @@ def test_late_is_not_a_hit() -> None:
 
 
 def test_eviction_while_reading(live: BareDevice) -> None:
-    """Blocks three times the arena are read in rotation while the arena is dropped under them."""
+    """Three arenas full of blocks are read in rotation while the arena is dropped under them."""
     session = live.session(BLOCKS, select_blocks=16)
     source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
     stop = threading.Event()

@@ -36,7 +36,7 @@ def fabric() -> SmallestFabric:
 
 
 def test_what_was_put_comes(fabric: SmallestFabric) -> None:
-    """In the requested rows, with length and checksum; a block never put has its errno."""
+    """Blocks come in the requested rows, with length and checksum; one never put has its errno."""
     asked = request([4, 9, 2])
     done = fabric.fetch(asked)
     assert done.rcs.tolist() == [0, -errno.ENOENT, 0] and done.failed_count == 1
@@ -49,8 +49,8 @@ def test_what_was_put_comes(fabric: SmallestFabric) -> None:
 
 
 def test_calls_are_told_once_ended_and_given_up(fabric: SmallestFabric) -> None:
-    """Is each call reported once, is the limit of calls in flight kept, and is a call that was
-    given up not reported?"""
+    """Each call is reported once, calls in flight are limited, and a cancelled call is not
+    reported."""
     begun: list[Fetch] = [fabric.fetch_begin(request([n])) for n in range(fabric.calls_max)]
     with pytest.raises(RunFailed) as caught:
         fabric.fetch_begin(request([0]))

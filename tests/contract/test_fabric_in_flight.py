@@ -15,7 +15,7 @@ from offstage.bindings.fabric import PutRequest
 
 
 def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
-    """Do eight fetches begun together return the same as one by one, ending in any order?"""
+    """Eight fetches begun together, ended in any order, return the same as one by one."""
     assert not host.put(range(64)).any()
     begun = [(list(range(n, 64, 8)), *host.begin(list(range(n, 64, 8)))) for n in range(8)]
     for ordinals, fetch, target in reversed(begun):
@@ -26,7 +26,7 @@ def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
 
 
 def test_poll_tells_each_once(host: Host) -> None:
-    """Fetches, a put and a failing one: does polling alone end all, and report each once?"""
+    """Polling alone ends fetches, a put and a failing fetch, and reports each once."""
     assert not host.put(range(16)).any()
     wanted, source = np.arange(16, 24, dtype=np.uint32), host.source[16:24]
     calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
@@ -55,7 +55,7 @@ def test_more_calls_than_there_may_be_are_told(host: Host) -> None:
 
 
 def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
-    """A block of the store with a deadline of zero does not arrive; the concurrent one does."""
+    """Stored blocks do not arrive with a deadline of zero; those of a concurrent call do."""
     assert not host.put(range(4)).any()
     hasty, _ = host.begin([0, 1], timeout_ns=0)
     patient, target = host.begin([2, 3])
@@ -67,7 +67,7 @@ def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
 
 
 def test_what_is_given_up_is_written_no_more(host: Host) -> None:
-    """Calls are given up again and again with the limit in flight, some after they ended: their
+    """Calls are cancelled again and again with the limit in flight, some after they ended: their
     targets stay unchanged, none is reported, and concurrent and later calls succeed."""
     assert not host.put(range(48)).any()
     patient, target = host.begin(list(range(40, 48)), timeout_ns=60_000_000_000)
@@ -112,7 +112,7 @@ def test_a_closed_port_ends_all_in_flight(host: Host) -> None:
 def test_together_brings_what_one_by_one_brings(
     calls: list[list[int]], order: Any, seed: int
 ) -> None:
-    """Do fetches in flight together, ended in any order, end like the same fetches in sequence?
+    """Fetches in flight together, ended in any order, end like the same fetches in sequence.
 
     Blocks 32 to 39 were never put; answers are late and overtake each other.
     """

@@ -41,7 +41,7 @@ def config_of(backend: str, folder: Path, **changes: Any) -> BareConfig:
 
 
 class Host:
-    """One driver, the blocks that it put, and how it reads parts of them."""
+    """A driver, the blocks that it put, and reads of their parts."""
 
     def __init__(self, device: BareDevice, driver: Driver) -> None:
         self.device, self.driver = device, driver
@@ -64,8 +64,8 @@ class Host:
                 rows = rows[rcs != 0]
 
     def fetch(self, ordinals: list[int], masks: list[int]) -> tuple[FetchResult, int]:
-        """Read these parts; every granule that arrived is compared. Returns how many did not
-        arrive."""
+        """Read these parts and compare every granule that arrived; return the result and how many
+        did not arrive."""
         every = [(at, i) for at in range(len(masks)) for i in range(GRANULES)]
         wanted = [(at, i) for at, i in every if masks[at] >> i & 1]
         target = np.zeros((len(wanted), GRANULE), np.uint8)
@@ -99,7 +99,7 @@ class Host:
         return done, missing
 
     def drawn(self, seed: int, rounds: int = ROUNDS) -> int:
-        """Read random parts of random blocks; returns how many granules did not arrive."""
+        """Read random parts of random blocks; return how many granules did not arrive."""
         draw, missing = np.random.default_rng(seed), 0
         for _ in range(rounds):
             ordinals = [int(n) for n in draw.choice(BLOCKS, draw.integers(1, 9), replace=False)]
@@ -110,7 +110,7 @@ class Host:
 
 @pytest.fixture(params=["posix", "io_uring", "emulated", "sim", "sim-torn", "memory"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Each storage under a host that shares memory, and each way to read over one storage."""
+    """A host that shares memory over each storage, and each way to read over one storage."""
     side = request.param
     if side in ("posix", "io_uring", "emulated"):
         config, simulated, faults = config_of(side, tmp_path), False, {}
@@ -131,8 +131,8 @@ def test_any_order_of_parts_is_right(host: Host) -> None:
 
 
 def test_only_the_part_is_read(host: Host) -> None:
-    """A read of one granule is that granule and the logical block that describes it, and completing
-    a block reads only the missing part: present granules are not read again, and count as hits."""
+    """Reading one granule reads it and the logical block that describes it; completing a block
+    reads only what is missing. Present granules are not read again, and count as hits."""
     first, _ = host.fetch([0], [0b1])
     read = host.device.ledger().demand_bytes_read
     assert not first.rcs.any() and read == GRANULE + 512
@@ -147,7 +147,7 @@ def test_only_the_part_is_read(host: Host) -> None:
 
 
 def test_a_whole_block_after_a_part(host: Host) -> None:
-    """Does a fetch without granules read the rest of a partial block, and return the whole?"""
+    """A fetch without granules reads the rest of a partial block and returns the whole."""
     host.fetch([3], [0b110])
     target = np.zeros((1, PAYLOAD), np.uint8)
     host.driver.register(target)
@@ -161,7 +161,7 @@ def test_a_whole_block_after_a_part(host: Host) -> None:
 
 
 def test_parts_of_what_is_there_whole(host: Host) -> None:
-    """Does a whole block serve every part of it without a read?"""
+    """A whole block serves every part of it without a read."""
     host.fetch([5], [ALL])
     read = host.device.ledger().demand_bytes_read
     host.fetch([5], [0b1001])
@@ -170,7 +170,7 @@ def test_parts_of_what_is_there_whole(host: Host) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_corrupt_granule_is_a_miss(tmp_path: Path, seed: int) -> None:
-    """With bytes flipped between drive and arena, is each part either right or an error?"""
+    """With bytes flipped between drive and arena, each part is either right or an error."""
     config = config_of("sim", tmp_path, corrupt_per_million=100_000, seed=seed)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -180,8 +180,8 @@ def test_a_corrupt_granule_is_a_miss(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_error_of_the_drive_ends_every_demand(tmp_path: Path, seed: int) -> None:
-    """If reads fail, also into slots that hold a part already: does every demand end, is what
-    arrives right, does a slot keep its part, and is a block that is put again there?"""
+    """If reads fail, even into slots that hold a part, every demand ends, what arrives is right, a
+    slot keeps its part, and a block that is put again is there."""
     config = config_of("sim", tmp_path, io_error_per_million=50_000, seed=seed)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -197,8 +197,8 @@ def test_an_error_of_the_drive_ends_every_demand(tmp_path: Path, seed: int) -> N
 
 
 def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
-    """Does the arbiter charge a tenant's share for the bytes read, as the ledger counts them: for a
-    part, for completing a slot, and for the whole?"""
+    """The arbiter charges a tenant's share for the bytes read, as the ledger counts them: for a
+    part, for completing a slot, and for the whole."""
     with BareDevice(config_of("sim", tmp_path), simulated=True) as device, device.driver() as one:
         host = Host(device, one)
         host.put()
@@ -213,7 +213,7 @@ def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
 
 
 def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:
-    """Does the bench ignore what a fetch of granules left in the driver's table?"""
+    """The bench ignores what a fetch of granules left in the driver's table."""
     config = replace(config_of("emulated", tmp_path), demand_max=16, slot_count=2 * BLOCKS)
     with BareDevice(config) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -229,7 +229,7 @@ def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:
 
 
 def test_write_back_serves_parts(tmp_path: Path) -> None:
-    """Does a block that is staged and not yet written serve its granules?"""
+    """A block that is staged and not yet written serves its granules."""
     config = config_of("sim", tmp_path, write_back_blocks=8)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -238,8 +238,8 @@ def test_write_back_serves_parts(tmp_path: Path) -> None:
 
 
 def test_a_store_of_either_setting(tmp_path: Path) -> None:
-    """Is a store written without granules read in parts by a daemon that has them, and one written
-    with them by a daemon without?"""
+    """A daemon with granules reads parts of a store written without them, and a daemon without
+    reads a store written with them."""
     for folder, written, read in (("plain", 0, GRANULES), ("cut", GRANULES, 0)):
         (tmp_path / folder).mkdir()
         config = config_of("posix", tmp_path / folder)
@@ -264,8 +264,8 @@ def _with(config: BareConfig, granule_count: int) -> BareConfig:
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    """Granules of part of a logical block are refused at open; masks of a daemon without granules
-    and masks past the last granule by the driver."""
+    """Opening refuses granules smaller than a logical block; the driver refuses masks without
+    granules, and masks past the last granule."""
     with pytest.raises(OffstageError, match="16 granules cannot divide a block of 4096 B"):
         BareDevice(BareConfig(payload_size_bytes=4096, granule_count=16), simulated=True)
     for count, mask in ((0, 1), (GRANULES, 1 << GRANULES)):
@@ -278,7 +278,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_row_is_never_written_past(tmp_path: Path) -> None:
-    """Are rows narrower than a granule refused with a one-line error and left unchanged?"""
+    """Rows narrower than a granule are refused with one error line and left unchanged."""
     with BareDevice(config_of("sim", tmp_path), simulated=True) as device, device.driver() as one:
         host = Host(device, one)
         host.put()

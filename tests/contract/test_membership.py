@@ -21,7 +21,7 @@ TTL_S = 2
 
 @dataclass
 class Side:
-    """A place for the map: `open` another connection; `gone` and `back` end and restore the
+    """A place for the map: `open` connects once more; `gone` and `back` stop and restore the
     service."""
 
     name: str
@@ -62,7 +62,7 @@ def member(name: str, incarnation: int = 0, weight: int = 1) -> Member:
 
 
 def test_what_is_changed_is_read_by_another(side: Side) -> None:
-    """Are members read back field by field, in order, and has every change a later epoch?"""
+    """Members are read back field by field, in order, and every change has a later epoch."""
     one, other = side.open(), side.open()
     first = one.change(lambda pod: added(pod, member("b", weight=3)))
     strange = Member(name='"a"', endpoint="tcp://[::1]:1", zone="é")
@@ -77,7 +77,7 @@ def test_what_is_changed_is_read_by_another(side: Side) -> None:
 
 
 def test_no_change_is_lost_where_two_change_at_once(side: Side) -> None:
-    """Two writers at a time, ten members each: are all twenty there?"""
+    """Two writers at a time add ten members each, and all twenty are there."""
 
     def join(letter: str) -> None:
         membership = side.open()
@@ -102,8 +102,8 @@ def test_a_refused_change_changes_nothing(side: Side) -> None:
 
 
 def test_the_map_is_frozen_while_its_service_is_down(side: Side) -> None:
-    """Is the last map returned, and reported as old; can it not be changed; and does everything
-    work again when the service is back?"""
+    """The last map is returned and reported as old, it cannot be changed, and everything works
+    again when the service is back."""
     membership, late = side.open(), side.open()
     before = membership.change(lambda pod: added(pod, member("a")))
     side.gone()
@@ -132,7 +132,7 @@ def test_an_announced_member_is_alive(side: Side) -> None:
 
 
 def test_a_lease_that_is_not_kept_ends(etcd: Etcd) -> None:
-    """A lease that is confirmed outlasts its time; otherwise its member is gone for all."""
+    """A lease outlasts its time while it is confirmed; without, its member is gone for all."""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     kept, silent = (membership.announce(member(name, 9)) for name in "ab")
@@ -187,8 +187,8 @@ def test_an_empty_map_is_none(tmp_path: Path) -> None:
 
 
 def test_a_change_whose_answer_was_lost_is_made_once(etcd: Etcd) -> None:
-    """etcd made the change, but its answer was lost: is the written change recognised, so that a
-    member that joined is not refused as already present?"""
+    """If etcd made a change but its answer was lost, the change is recognised, and a member that
+    joined is not refused as already present."""
     membership = EtcdMembership([etcd.address, etcd.address])
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     request, lost = membership._http.request, []
@@ -212,8 +212,8 @@ def living(name: str, holder: str) -> Living:
 
 
 def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
-    """Is a second daemon of the name refused with the holder's address, while the first keeps it
-    through every heartbeat? A process that presents the previous holder's id gets the name at once,
+    """A second daemon of the name is refused with the holder's address, while the first keeps it
+    through every heartbeat. A process that presents the previous holder's id gets the name at once,
     and the displaced one cannot take it back."""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
@@ -231,8 +231,8 @@ def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
 
 
 def test_another_cluster_has_the_map_and_it_is_in_doubt(etcd: Etcd, tmp_path: Path) -> None:
-    """If a snapshot is restored into a new cluster, does every reader see that the map is in doubt,
-    even one that saw no map before, until it is accepted?"""
+    """If a snapshot is restored into a new cluster, every reader sees that the map is in doubt,
+    even one that saw no map before, until it is accepted."""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     pod = membership.change(lambda pod: added(pod, member("a", 5)))

@@ -31,7 +31,7 @@ LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)
 
 @dataclass(frozen=True)
 class Case:
-    """A small workload; `grows`: a block is written every that many steps, 0 never."""
+    """A small workload; a block is written every `grows` steps, never if it is 0."""
 
     name: str
     layers: int = 6
@@ -72,7 +72,7 @@ CASES = [
 
 
 def views(case: Case, seed: int = 0, session: int = 0) -> list[View]:
-    """Scores that move slowly, the best of them selected, a new turn at step 12."""
+    """Scores move slowly, the best of them are selected, and a new turn begins at step 12."""
     rng = np.random.default_rng([seed, session])
     total = case.blocks + (STEPS // case.grows if case.grows else 0)
     level = rng.random((case.layers, total))
@@ -114,14 +114,14 @@ Opener = Callable[[Case], Opened]
 
 
 def run(opened: Opened, case: Case, shown: list[View]) -> list[bytes]:
-    """All answers, the one to the prefill first."""
+    """Return all answers, the one to the prefill first."""
     session = shown[0].session
     answers = [opened.begin(session, case.blocks, prefill_of(case, session)).tobytes()]
     return answers + [opened.step(view).tobytes() for view in shown]
 
 
 def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
-    """The same views in memory that is overwritten as soon as the call has returned."""
+    """Yield the same views in memory that is overwritten once the call has returned."""
     for view in shown:
         arrays = view.selected, view.scores, view.draft, view.predicted
         own = [None if one is None else one.copy() for one in arrays]
@@ -146,7 +146,7 @@ def check_range(opener: Opener, case: Case) -> None:
 
 
 def check_determinism(opener: Opener, case: Case) -> None:
-    """Two instances, the same bytes; the second gets views in temporary memory."""
+    """Two instances give the same bytes; the second gets views in temporary memory."""
     expected = run(opener(case), case, views(case))
     other = opener(case)
     other.begin(0, case.blocks, prefill_of(case))
@@ -156,7 +156,7 @@ def check_determinism(opener: Opener, case: Case) -> None:
 
 
 def check_sessions(opener: Opener, case: Case) -> None:
-    """Two sessions in turns give the same as each alone."""
+    """Two sessions in turns give the same answers as each alone."""
     first, second = views(case), views(case, seed=1, session=1)
     alone = run(opener(case), case, first), run(opener(case), case, second)
     both = opener(case)
@@ -170,7 +170,7 @@ def check_sessions(opener: Opener, case: Case) -> None:
 
 
 def check_causality(opener: Opener, case: Case) -> None:
-    """Is every guess made after layer l one that a run would accept, at any l?"""
+    """Every guess made after any layer is one that a run would accept."""
     opened = opener(case)
     opened.begin(0, case.blocks, prefill_of(case))
     for view in views(case):
@@ -189,8 +189,7 @@ CHECKS = (check_range, check_determinism, check_sessions, check_causality)
 def opener(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Opener:
-    """Opens a new instance of the policy; `rising` is the one on the how-to page, read from the
-    page."""
+    """Open a new instance of the policy; `rising` is read from the how-to page."""
     (tmp_path / "rising.py").write_text(CODE.findall(PAGE.read_text(encoding="utf-8"))[0])
     monkeypatch.syspath_prepend(str(tmp_path))
     combined = parse(request.param)
@@ -198,7 +197,7 @@ def opener(
 
 
 def possible(opener: Opener, case: Case, name: str) -> bool:
-    """Only lookahead may refuse a workload, and only one without lookahead."""
+    """Return whether the policy takes the workload; only lookahead may refuse one without it."""
     try:
         opener(case)
     except BadInput as refusal:
@@ -217,13 +216,13 @@ def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
 
 
 def test_the_policy_of_the_page_is_as_short_as_it_says() -> None:
-    """A whole policy in under 60 lines: if it takes more, the interface is too complex."""
+    """A policy takes under 60 lines; if it needs more, the interface is too complex."""
     [code] = CODE.findall(PAGE.read_text(encoding="utf-8"))
     assert len(code.splitlines()) < 60
 
 
 def test_every_policy_has_something_to_say(opener: Opener) -> None:
-    """Otherwise the checks above check nothing."""
+    """Every policy guesses; otherwise the checks above check nothing."""
     case = CASES[0]
     assert any(run(opener(case), case, views(case)))
 
@@ -360,7 +359,8 @@ def test_the_suite_detects_a_broken_contract(cheat: Any, check: Any) -> None:
     ids=lambda one: one.__name__,
 )
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
-    """Without the suite above: in the steps that a run itself checks, all of them early?"""
+    """A run itself refuses the guess, in the early steps that it checks, without the suite
+    above."""
     case = CASES[0]
     with pytest.raises(BadInput, match=r"step [01] of session 0.*used the future"):
         run(Opened((cheat,), case.setting), case, views(case))
@@ -383,7 +383,7 @@ class HoldsAFile(Silent):
 
 
 def test_state_that_cannot_be_copied_is_refused() -> None:
-    """Does the error say in one line what to keep instead?"""
+    """The error is one line that says what to keep instead."""
     case = CASES[0]
     with pytest.raises(BadInput, match="cannot be copied"):
         run(Opened((HoldsAFile,), case.setting), case, views(case))

@@ -124,14 +124,14 @@ def storage(side: Side, tmp_path: Path) -> Iterator[Storage]:
 
 
 def one(storage: Storage, io: Io) -> int:
-    """The result of a single I/O."""
+    """Return the result of a single I/O."""
     done = storage.run([io])
     assert [end.user for end in done] == [io.user]
     return done[0].result
 
 
 def test_what_was_written_is_read(storage: Storage) -> None:
-    """Do reads return written bytes, through registered and unregistered memory, durable or not?"""
+    """Reads return written bytes, through registered and unregistered memory, durable or not."""
     registered, plain = Buffer(4 * 4096), Buffer(4 * 4096)
     storage.register(registered)
     for source, target, durable in ((registered, plain, True), (plain, registered, False)):
@@ -149,7 +149,7 @@ def test_what_was_written_is_read(storage: Storage) -> None:
 
 
 def test_a_full_queue_is_busy_and_every_completion_comes_once(storage: Storage) -> None:
-    """Is the limit kept, and does each accepted I/O end exactly once with its own number?"""
+    """The limit is kept, and each accepted I/O ends exactly once with its own number."""
     buffer = Buffer(4096 * (storage.queue_depth_max + 1))
     ios = [Io(READ, 100 + i, 0, 4096, buffer, i * 4096) for i in range(storage.queue_depth_max + 1)]
     assert storage.submit(ios) == storage.queue_depth_max == DEPTH
@@ -171,7 +171,7 @@ def test_a_full_queue_is_busy_and_every_completion_comes_once(storage: Storage) 
 
 
 def test_what_lies_outside_is_refused(storage: Storage) -> None:
-    """Is every I/O outside the contract refused at once, with nothing left in flight?"""
+    """Every I/O outside the contract is refused at once, with nothing left in flight."""
     buffer = Buffer(SIZE_BYTES + 4096)
     lba, size = storage.lba_size_bytes, storage.size_bytes
     outside = [
@@ -194,7 +194,7 @@ def test_what_lies_outside_is_refused(storage: Storage) -> None:
 
 
 def test_a_sleeper_is_woken(storage: Storage) -> None:
-    """Does waiting on the descriptor (or polling, where there is none) end with the completion?"""
+    """Waiting on the descriptor, or polling where there is none, ends with the completion."""
     if storage.clock.simulated:
         assert storage.wait_fd == -1
         return
@@ -205,7 +205,7 @@ def test_a_sleeper_is_woken(storage: Storage) -> None:
 
 
 def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
-    """Do data survive the storage exactly if there is a file below it?"""
+    """Data survive the storage exactly if there is a file below it."""
     buffer = Buffer(4096)
     buffer.view[:] = b"\xa5" * 4096
     with side.open(tmp_path) as storage:
@@ -224,7 +224,7 @@ def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
 def test_bad_configuration_is_one_line_with_a_fix(
     side: Side, tmp_path: Path, wrong: dict[str, int]
 ) -> None:
-    """Is an impossible configuration refused at open, before the file is touched?"""
+    """An impossible configuration is refused at open, before the file is touched."""
     with pytest.raises(BadInput, match="choose") as caught:
         side.open(tmp_path, **wrong)
     assert "\n" not in str(caught.value)
@@ -234,11 +234,11 @@ def test_bad_configuration_is_one_line_with_a_fix(
 def test_what_a_file_became_after_it_was_looked_at_is_left_as_it_is(
     side: Side, tmp_path: Path
 ) -> None:
-    """A dangling link, other data behind a link, a file of another user: does the open itself
-    refuse them, and create, grow and write nothing?"""
+    """The open itself refuses a dangling link, other data behind a link, and a file of another
+    user; it creates, grows and writes nothing."""
     if not side.file or side.backend == "spdk":
         pytest.skip("has no file")
-    side.open(tmp_path).close()  # where the kernel lets it
+    side.open(tmp_path).close()  # skips where the kernel forbids it
     (tmp_path / "device").unlink()
     (tmp_path / "anothers").write_bytes(b"x" * 100)
     before = snapshot(tmp_path)
@@ -270,8 +270,8 @@ def free_first(side: Side, folder: Path) -> None:
 
 
 def test_a_discard_is_taken_where_it_was_asked_for(side: Side, tmp_path: Path) -> None:
-    """Does a discard remove its bytes, leave adjacent ones, and allow the next write; and is it
-    refused by a side that does not support it or has it disabled?"""
+    """A discard removes its bytes, leaves adjacent ones, and allows the next write; a side that
+    does not support it or has it disabled refuses it."""
     takes = side.backend in ("sim", "spdk")
     buffer, back = Buffer(SIZE_BYTES), Buffer(SIZE_BYTES)
     buffer.view[:] = os.urandom(SIZE_BYTES)
@@ -280,7 +280,7 @@ def test_a_discard_is_taken_where_it_was_asked_for(side: Side, tmp_path: Path) -
         assert storage.submit([asked]) == -errno.EINVAL
         assert one(storage, Io(WRITE, 1, 0, SIZE_BYTES, buffer, lifetime=3)) == SIZE_BYTES
     with side.open(tmp_path, discard=True) as storage:
-        if side.backend == "sim":  # which forgets
+        if side.backend == "sim":  # opened again, it is empty
             assert one(storage, Io(WRITE, 1, 0, SIZE_BYTES, buffer)) == SIZE_BYTES
         if not takes:
             assert storage.submit([asked]) == -errno.EINVAL
@@ -311,8 +311,8 @@ def in_order(side: Side, folder: Path) -> None:
 
 
 def ends_by(mistake: Callable[[Side, Path], None], side: Side, folder: Path) -> int:
-    """The signal that ends a child which makes `mistake`; 0 if none does."""
-    if side.backend == "spdk":  # whose memory a child of fork would share
+    """Return the signal that ends a child which makes `mistake`; 0 if none does."""
+    if side.backend == "spdk":  # a child of fork would share its memory
         (name,) = (name for name, one in SIDES.items() if one is side)
         return spdk_drives.ends_by(Path(__file__), mistake.__name__, name, folder)
     child = os.fork()
@@ -329,7 +329,7 @@ def ends_by(mistake: Callable[[Side, Path], None], side: Side, folder: Path) -> 
 def test_what_is_registered_is_unregistered_before_it_is_unmapped(
     side: Side, tmp_path: Path
 ) -> None:
-    """Does either wrong order abort, the buffer's and the storage's, and the right one not?"""
+    """Either wrong order aborts, the buffer's and the storage's; the right one does not."""
     side.open(tmp_path).close()  # a side that cannot be opened here skips now, not in a child
     assert ends_by(free_first, side, tmp_path) == signal.SIGABRT
     assert ends_by(close_first, side, tmp_path) == signal.SIGABRT
@@ -353,7 +353,7 @@ BLOCKS = st.integers(0, SIZE_BYTES // 4096 - 1)
 def test_any_sequence_agrees_with_plain_bytes(
     side: Side, tmp_path: Path, steps: list[tuple[str, int, int]]
 ) -> None:
-    """Do reads, several in flight at once, return the last write, for any sequence?"""
+    """For any sequence, reads with several in flight return the last write."""
     (tmp_path / "device").unlink(missing_ok=True)
     model = bytearray(SIZE_BYTES)
     buffer = Buffer(SIZE_BYTES)

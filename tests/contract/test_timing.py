@@ -1,7 +1,7 @@
 """Do all sides of the timing seam behave alike, from Python, and can another package add one?
 
-The same contract as test/test_timing.c, over every side that `TIMINGS` registers, also those of
-other packages. And over two extensions: a chip, whose units block each other and serve by priority,
+This is the contract of test/test_timing.c, over every side that `TIMINGS` registers, other
+packages' too, and over two extensions: a chip, whose units block each other and serve by priority,
 and tiers, which remember where a block is.
 """
 
@@ -54,7 +54,7 @@ SIDES = {**TIMINGS, "chip": chip, "tiers": tiers}
 
 
 def drive(timing: Timing) -> list[int]:
-    """When each of some random requests ends; every completion is polled at its time."""
+    """Return when each of some random requests ends; each completion is polled at its time."""
     random = np.random.default_rng(1)
     ends: dict[int, int] = {}
     asked: list[int] = []
@@ -89,7 +89,7 @@ def drive(timing: Timing) -> list[int]:
 
 
 def decode(config: EngineConfig) -> tuple[bytes, int]:
-    """The rows of one session on an engine of its own, and when it ended."""
+    """Return the rows of one session on an engine of its own, and when it ended."""
     core = Core(
         CoreConfig(24, 128, 64, layer_count=LAYERS, demand_max=WIDTH, io_max=8, seed=2),
         Policy(prefetchers="prev_step", degree_max=2),
@@ -130,7 +130,7 @@ def test_a_reset_drops_what_is_owed(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_an_engine_decodes_over_it(side: str) -> None:
-    """Does every demand end, and does a device that takes time end no sooner?"""
+    """Every demand ends, and a device that takes time ends no sooner than a free one."""
     config = EngineConfig(1, 1000, append_steps=3, hit_ns=50, timing=SIDES[side](COSTS))
     rows, end_ns = decode(config)
     free_rows, free_ns = decode(EngineConfig(1, 1000, append_steps=3, timing="free"))
@@ -163,8 +163,8 @@ def test_a_wrong_name_and_a_foreign_version_are_refused() -> None:
 
 
 def test_a_deadlock_of_the_device_is_told_by_name() -> None:
-    """Two routes hold the units that the other needs, with no queue between them: does the engine
-    report the deadlock with their names?"""
+    """Two routes each hold a unit that the other needs, with no queue between them; the engine
+    reports the deadlock with the units' names."""
     there, back = Stage("there"), Stage("back")
     units = (Unit("there", queue_max=0, fixed_ps=10**6), Unit("back", queue_max=0, fixed_ps=10**6))
     routes = {

@@ -48,7 +48,7 @@ def peer(device: BareDevice, rdma: Adapter) -> Iterator["PyverbsHost"]:
 
 
 def test_put_step_and_one_sided_reads(device: BareDevice, peer: "PyverbsHost") -> None:
-    """Put by command, staged by a STEP, then found in the directory and read without the DPU."""
+    """A block is put by command, staged by a STEP, found in the directory, read without the DPU."""
     session = device.session(BLOCKS, select_blocks=8)
     blocks = np.random.default_rng(5).integers(0, 256, (8, PAYLOAD), np.uint8)
     keys = [session.keys[LAYER, i].tobytes() for i in range(BLOCKS)]
@@ -66,7 +66,7 @@ def test_put_step_and_one_sided_reads(device: BareDevice, peer: "PyverbsHost") -
 
 
 def test_what_does_not_agree_is_no_block(device: BareDevice, peer: "PyverbsHost") -> None:
-    """Another key, another generation of the slot, an emptied slot: does none return bytes?"""
+    """Another key, another generation of the slot, or an emptied slot returns no bytes."""
     session = device.session(BLOCKS, select_blocks=8)
     key, other = (session.keys[LAYER, i].tobytes() for i in (0, 1))
     assert peer.put(session.number, LAYER, 0, bytes(PAYLOAD)) == 0
@@ -74,12 +74,12 @@ def test_what_does_not_agree_is_no_block(device: BareDevice, peer: "PyverbsHost"
     assert peer.record(key, one.slot, one.generation) == bytes(PAYLOAD)
     assert peer.record(other, one.slot, one.generation) is None
     assert peer.record(key, one.slot, one.generation + 1) is None
-    assert peer.step(session.number, 2, LAYER, []) == []  # its pins end
+    assert peer.step(session.number, 2, LAYER, []) == []  # its pins are released
     device.reset()
     assert peer.find(key) is None and peer.record(key, one.slot, one.generation) is None
 
 
 def test_nonsense_is_answered(device: BareDevice, peer: "PyverbsHost") -> None:
-    """A put that exceeds its slot, and one for another host's session."""
+    """A put for another host's session gets an error, and the next command works."""
     assert peer.put(99, LAYER, 0, bytes(PAYLOAD)) < 0
     assert peer.nop() == 0

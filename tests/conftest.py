@@ -26,8 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and with them every
-# process that a test starts in order to interrupt it.
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and with them every
+# process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,7 +63,7 @@ def nixl_library() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Each reason for which tests were skipped, once: it names the command that has them run."""
+    """Print each reason for skipped tests once; it names the command that runs them."""
     skipped = terminalreporter.stats.get("skipped", [])
     for reason, count in Counter(report.longrepr[2] for report in skipped).most_common():
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

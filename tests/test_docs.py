@@ -1,4 +1,4 @@
-"""Are the pages true: commands run, options exist, links lead somewhere?"""
+"""Are the pages true: do commands run, options exist, and links lead somewhere?"""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ SHELLS = ("sh", "sh on dpu", "sh on node")
 
 
 class Block(NamedTuple):
-    """One fenced block: the page it stands on, the line it starts at, its info string, its text."""
+    """One fenced block: its page, first line, info string and text."""
 
     page: Path
     line: int
@@ -54,7 +54,7 @@ RUN = {page: [one for one in BLOCKS if one.info == "sh run" and one.page == page
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The `offstage ...` commands of a block, `$ ` prompts and line ends with `\\` resolved."""
+    """Return the `offstage ...` commands of a block, prompts removed, continued lines joined."""
     found = []
     for line in block.body.replace("\\\n", " ").splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True)
@@ -80,7 +80,7 @@ trap finish EXIT
 
 
 def environment() -> dict[str, str]:
-    """The environment of a reader: `offstage` on the path, no colours, this checkout's modules."""
+    """Return a reader's environment: `offstage` on the path, no colours, our modules."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 
@@ -113,7 +113,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    """Does at least one page link to each page?"""
+    """Links lead from the README to every page."""
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
         page = waiting.pop()
@@ -133,7 +133,7 @@ def test_the_policy_of_a_page_is_that_of_its_package() -> None:
 
 
 def test_every_figure_is_described() -> None:
-    """Does the page name each key that summary.json holds?"""
+    """The page names each key that summary.json holds."""
     from offstage.testbeds.live.results import RunResult, Summary
 
     page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def test_every_figure_is_described() -> None:
 def test_every_option_shown_exists(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--help` after the whole command line: the parser refuses unknown options."""
+    """Even with `--help` at the end, the parser refuses unknown options."""
     needs_cli()
     from offstage.testbeds.cli import run
 
@@ -159,8 +159,8 @@ def test_every_option_shown_exists(
     "page", [page for page in PAGES if RUN[page]], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_what_a_page_tells_to_run_runs(page: Path, tmp_path: Path) -> None:
-    """The blocks of a page, in order, in one shell: as a reader goes through it. A block of another
-    language that names a file is that file.
+    """A page's blocks run in order in one shell, as a reader runs them. A block of another language
+    that names a file becomes that file.
 
     Pages name the default endpoint; here the environment moves the daemon and its clients to
     another one, so that a daemon that runs on this machine is not disturbed.

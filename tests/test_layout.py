@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(link.name for link in (ROOT / "src/offstage").iterdir() if link.is_symlink())
 MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 
-# Memory that both ends of a port see: how it is made, found, and copied out of. And what the two
-# ends of one fabric are made of.
+# Memory that both ends of a port see: how it is made, found, and copied out of; and the parts of
+# both ends of one fabric.
 SHARED_HEADERS = {
     "region/shared.h",
     "port/local.h",
@@ -31,13 +31,13 @@ IMPORT_NAMES = {"prometheus-client": {"prometheus_client"}, "pyzmq": {"zmq"}, "c
 
 
 def module_name(path: Path) -> str:
-    """`offstage.host.decode.pool` for `host/decode/pool.py`."""
+    """Return `offstage.host.decode.pool` for `host/decode/pool.py`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("offstage", *(part for part in parts if part != "__init__")))
 
 
 def imported(node: ast.AST) -> list[str]:
-    """Dotted names that one import statement may load."""
+    """Return the dotted names that one import statement may load."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -46,12 +46,12 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Line and dotted name of each import in a module."""
+    """Return line and dotted name of each import in a module."""
     return [(node.lineno, name) for node in imports_of(path) for name in imported(node)]
 
 
 def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements that run on import: not in a function, not under `if TYPE_CHECKING`."""
+    """Yield statements that run on import: no function, nothing under `if TYPE_CHECKING`."""
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
         node = waiting.pop()
@@ -67,7 +67,7 @@ def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def base_import_names() -> set[str]:
-    """Top-level names that an installation without extras brings."""
+    """Return the top-level names that an installation without extras brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[<>=~\[ ]", line)[0] for line in project["dependencies"]}
     return set().union(*(IMPORT_NAMES.get(name, {name}) for name in names))
@@ -96,7 +96,7 @@ def test_no_module_is_imported_under_its_folder_name() -> None:
 
 
 def test_the_base_install_can_import_every_module() -> None:
-    """At module level only the standard library, base dependencies and our own modules."""
+    """At module level, only the standard library, base dependencies and our own are imported."""
     allowed = base_import_names() | set(sys.stdlib_module_names) | {"offstage"}
     wrong = []
     for path in MODULES:
@@ -108,7 +108,7 @@ def test_the_base_install_can_import_every_module() -> None:
 
 
 def test_only_the_door_imports_the_extension() -> None:
-    """`_firmware` comes in through bindings/firmware.py, the others through theirs there."""
+    """Each extension is imported only by its module in bindings, `_firmware` by firmware.py."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {extension}"
         for path in MODULES
@@ -120,7 +120,7 @@ def test_only_the_door_imports_the_extension() -> None:
 
 
 def test_headers_inside_the_firmware_stay_in_their_folder() -> None:
-    """A C file may include what is in include/ and the headers of its own folder, no other's."""
+    """A C file may include headers of include/ and of its own folder, and no others."""
     firmware = ROOT / "dpu/firmware"
     public = {path.name for path in (firmware / "include").glob("*.h")} | SHARED_HEADERS
     wrong = []
@@ -151,8 +151,8 @@ def test_only_the_bindings_call_the_library() -> None:
 
 
 def test_every_module_is_reached() -> None:
-    """A module that nothing but a test imports is dead: it is used, an entry point, or removed. A
-    text that names it counts, since some are loaded by name; a docstring does not."""
+    """A module that only tests import is dead. A string that names it counts as use, since some are
+    loaded by name; a docstring does not."""
     named = ("pyproject.toml", "setup.py", "src/offstage/__init__.py")
     text = "".join((ROOT / name).read_text() for name in named)
     reached = {module_name(ROOT / path) for path in re.findall(r"[\w/]+\.py", text)}
@@ -193,18 +193,18 @@ C_FOR_TESTS = {
     "ofs_port_find": "one side of the port, by name",
     "ofs_timing_name": "every side of the timing seam, for its contract suite",
 }
-# Files that may call each other in a circle: the store is one state machine.
+# Files that may call each other in a cycle: the store is one state machine.
 C_CIRCLES = [["store/clean.c", "store/get.c", "store/put.c", "store/segment.c", "store/victim.c"]]
 
 
 def c_files() -> dict[Path, str]:
-    """Every C file of ours, without its comments and texts."""
+    """Return every C file of ours without its comments and strings."""
     paths = [path for folder in C_FOLDERS for path in sorted(folder.rglob("*.[ch]"))]
     return {path: C_HIDDEN.sub(" ", path.read_text(encoding="utf-8")) for path in paths}
 
 
 def c_sources() -> tuple[dict[Path, set[str]], dict[str, Path]]:
-    """The words of each C file except tests and declarations, and the files that define each
+    """Return the words of each C file except tests and declarations, and the file that defines each
     function."""
     files = {path: text for path, text in c_files().items() if "test" not in path.parts}
     owners = {name: path for path, text in files.items() for name in C_FUNCTION.findall(text)}
@@ -214,7 +214,7 @@ def c_sources() -> tuple[dict[Path, set[str]], dict[str, Path]]:
 
 
 def test_a_struct_has_a_name_of_its_own() -> None:
-    """Also one that never leaves its file: a search for a name finds one struct."""
+    """A search for a name finds one struct, even if it never leaves its file."""
     found: dict[str, list[str]] = {}
     for path, text in c_files().items():
         for name in re.findall(r"\b(?:struct|union|enum)\s+(\w+)\s*\{", text):
@@ -224,7 +224,7 @@ def test_a_struct_has_a_name_of_its_own() -> None:
 
 
 def test_every_c_function_is_called_from_another_file() -> None:
-    """Else it is static, or dead. A test alone does not keep it alive."""
+    """Otherwise it is static or dead. A test alone does not keep it alive."""
     words, owners = c_sources()
     python = {name for path in MODULES for name in re.findall(r"\bofs_\w+", path.read_text())}
     dead = [
@@ -249,7 +249,7 @@ def test_python_sees_only_the_c_functions_that_it_calls() -> None:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Every group of modules that import each other in a circle (Tarjan's components)."""
+    """Return every group of modules in a cycle (Tarjan's strongly connected components)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -277,7 +277,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_c_files_call_each_other_in_a_circle() -> None:
-    """A circle is one file in pieces. The sides of a seam are named in a table, not called."""
+    """A cycle is one file in pieces. The sides of a seam are named in a table, not called."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     words, owners = c_sources()
     graph = {

@@ -28,14 +28,14 @@ def row(**changes: str) -> mutants.Mutant:
 
 
 def test_every_row_names_one_line_and_a_test() -> None:
-    """After a change of such a line, fix its row; if the line is gone, choose another mutant."""
+    """If such a line changed, fix its row; if it is gone, choose another mutant."""
     rows = mutants.load()
     mutants.check_table(rows)
     assert len(rows) <= ROWS_MAX and {one.area for one in rows} == set(mutants.AREAS)
 
 
 def test_a_module_and_its_tests_are_there() -> None:
-    """After a move: correct tests/mutants/modules.toml."""
+    """After a move, correct tests/mutants/modules.toml."""
     for module in modules.load():
         missing = [
             one for one in (module.file, *module.tests.split()) if not (ROOT / one).is_file()
@@ -55,8 +55,8 @@ def test_a_row_that_does_not_fit_says_so() -> None:
 def test_a_survivor_is_told_and_the_line_stands_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two mutants of one function, of which the test notices one; and none is said to be killed
-    where the test fails without any."""
+    """The test notices one of two mutants of a function; none counts as killed if the test fails
+    without a mutant."""
     (tmp_path / "a.py").write_text("def f(n):\n    x = 1\n    return n * x\n")
     (tmp_path / "tests").mkdir()
     source = "from a import f\n\ndef test_f():\n    assert not f(0)\n"

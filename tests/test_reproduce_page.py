@@ -1,4 +1,4 @@
-"""Does one page say how each committed result is made again, by commands that exist?"""
+"""Does one page say how to reproduce each committed result, with commands that exist?"""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ MEASURED = re.compile(r"^`offstage bench \w+`|Measured with|[Mm]easured on two",
 
 
 def targets() -> set[Path]:
-    """The files that the page's rows lead to."""
+    """Return the files that the page's rows link to."""
     found = re.findall(r"\]\(([^)#]+)", TEXT)
     return {(PAGE.parent / target).resolve() for target in found}
 
@@ -44,7 +44,7 @@ def test_no_page_that_tells_of_a_measurement_is_missing() -> None:
 
 
 def test_every_row_has_a_command_and_says_what_it_takes() -> None:
-    """Five cells: core time and memory as measured, or a dash."""
+    """A row has five cells; core time and memory are as measured, or a dash."""
     for row in ROWS:
         assert len(row) == 5, row
         assert re.fullmatch(r"–|[\d,.]+ (s|min)( \S.*)?", row[2]), row
@@ -54,7 +54,7 @@ def test_every_row_has_a_command_and_says_what_it_takes() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_exists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`offstage` with all its options, a target of the Makefile, or a script of ours."""
+    """A command is `offstage` with its options, a target of the Makefile, or a script of ours."""
     words = shlex.split(command)
     if words[0] == "offstage":
         from offstage.testbeds.cli import run

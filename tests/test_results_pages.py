@@ -1,4 +1,4 @@
-"""Do pages that quote an experiment quote its results, from the spec that is shipped?"""
+"""Do pages that quote an experiment match its results, from the spec that is shipped?"""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def interval(figure: dict[str, Any] | None) -> str:
-    """`98.4 (98.3–98.5)`, in per cent."""
+    """Return `98.4 (98.3–98.5)`, in per cent."""
     if figure is None:
         return "–"
     return "{:.1f} ({:.1f}–{:.1f})".format(*(100 * figure[k] for k in ("value", "low", "high")))
@@ -29,7 +29,7 @@ def row(name: str, cells: list[str]) -> str:
 
 
 def point_rows(points: list[dict[str, Any]]) -> list[str]:
-    """A line for each policy: non-trivial hit and traffic at each buffer; then the bounds."""
+    """Return a line for each policy, with hits and traffic at each buffer, then the bounds."""
     rows = []
     buffers = sorted({point["buffer_over_k"] for point in points})
     for policy in dict.fromkeys(point["policy"] for point in points):
@@ -54,7 +54,7 @@ def point_rows(points: list[dict[str, Any]]) -> list[str]:
 
 
 def definition_rows(points: list[dict[str, Any]]) -> list[str]:
-    """Without prefetch: the same run under each definition."""
+    """Return lines without prefetch: the same run under each definition."""
     kinds = ("hit", "nontrivial_hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit")
     rows = []
     for pool in sorted({point["hbm_pool_over_k"] for point in points}):
@@ -79,7 +79,7 @@ def expected(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_every_figure_of_the_tables_is_in_the_result(path: Path) -> None:
-    """Each line of the page's tables is made of the file, and none of them is missing."""
+    """The page has every line of the tables made from the file."""
     page = PAGE.read_text(encoding="utf-8")
     missing = [line for line in expected(path) if line not in page]
     assert missing == []
@@ -87,8 +87,8 @@ def test_every_figure_of_the_tables_is_in_the_result(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_the_result_is_of_the_spec_that_is_shipped(path: Path) -> None:
-    """The file's manifest names the bytes of a spec in testbeds/specs, or of one that is kept with
-    the results as it was run, which the page then says."""
+    """The file's manifest has the hash of a spec in testbeds/specs, or of one that is kept with the
+    results as it was run and that the page names."""
     shipped = {
         hashlib.sha256(spec.read_bytes()).hexdigest()
         for spec in (ROOT / "testbeds/specs").glob("*.toml")

@@ -38,8 +38,8 @@ BANNED_C_CALLS = {
 # Paths of one machine, which mean nothing on another.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:" + "|".join(["work", "root", "home"]) + r")/\w")
 
-# `offstage` on the package index is somebody else's package: who is told to install it by its name
-# runs a stranger's code. From a checkout it is `.` or `.[extra]`, and a wheel is a file.
+# `offstage` on the package index is somebody else's package: installing it by name runs a
+# stranger's code. From a checkout it is `.` or `.[extra]`, and a wheel is a file.
 BY_NAME = r"(?<![\w./-])offstage(?![\w/.-])"
 FROM_THE_INDEX = re.compile(
     r"\b(?:pip[3x]?|uvx?|poetry|pdm|conda|mamba)\b[^\n#;&|`)]*"
@@ -77,7 +77,7 @@ TEXTS = (
 
 
 def files(*suffixes: str) -> list[Path]:
-    """Every file of ours with one of these endings, builds and caches left out."""
+    """Return every file of ours with one of these endings, without builds and caches."""
     found = [path for path in ROOT.glob("*") if path.is_file() and path.suffix in suffixes]
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
@@ -92,7 +92,7 @@ C = files(".c", ".h")
 
 
 def assert_none(wrong: list[str]) -> None:
-    """The list of violations is empty; otherwise show all of it."""
+    """Assert that there are no violations; otherwise show all of them."""
     assert not wrong, "\n" + "\n".join(wrong)
 
 
@@ -101,13 +101,13 @@ def shown(path: Path, line: int) -> str:
 
 
 def python_functions(path: Path) -> Iterator[tuple[int, int]]:
-    """First line and line count of every function."""
+    """Yield start and length of every function."""
     for node in functions_of(path):
         yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def c_functions(path: Path) -> Iterator[tuple[int, int]]:
-    """First line and line count of every function: `{` and `}` in column 0, after `name(...)`."""
+    """Yield start and length of every function: `{` and `}` in column 0, after `name(...)`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     start = None
     for number, line in enumerate(lines):
@@ -119,7 +119,7 @@ def c_functions(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def c_code(path: Path) -> str:
-    """The source with comments and strings blanked, line numbers kept."""
+    """Return the source with comments and strings blanked, line numbers kept."""
     hidden = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
     text = path.read_text(encoding="utf-8")
     return hidden.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
@@ -132,7 +132,7 @@ def trees_are_let_go() -> Iterator[None]:
 
 
 def test_the_counter_of_c_functions_counts(tmp_path: Path) -> None:
-    """Does the limit below look at anything at all?"""
+    """The counter for the limit below finds functions at all."""
     source = tmp_path / "a.c"
     source.write_text("struct s {\n\tint a;\n};\n\nstatic int\nf(void)\n{\n\treturn 0;\n}\n")
     assert list(c_functions(source)) == [(6, 4)]
@@ -183,7 +183,7 @@ def test_no_banned_word() -> None:
     )
 
 
-# Phrases that our own English once leaned on. In product and docs; a test may quote anything.
+# Phrases to avoid in product and docs; a test may quote anything.
 TICS = re.compile(
     r"\b(whoever|in vain|is told|are told|it lives a|sees to that|of one's own affair"
     r"|is none of a|says? (nothing|little) of|asked for again|asked of the (DPU|tier)"
@@ -231,10 +231,7 @@ def test_no_banned_c_call() -> None:
 
 
 def test_what_decides_asks_nobody() -> None:
-    """Do the decision core, the scheduler of tenants and the timing models stay deterministic?
-
-    No kernel, no float.
-    """
+    """Decision core, tenants' scheduler and timing models use no kernel and no floats."""
     asked = re.compile(
         r"\b(clock_gettime|gettimeofday|time|nanosleep|random|getenv|syscall|open|read|write|mmap"
         r"|pthread_\w+)\s*\(|\b(float|double)\b"
@@ -265,13 +262,13 @@ def test_every_header_opens_with_its_model() -> None:
     )
 
 
-# Calls that fail a test by themselves. `verify` is none of them: it answers, and a test that does
-# not assert the answer has asked for nothing.
+# Calls that fail a test by themselves. `verify` is not one of them: it returns a result
+# that the test must assert.
 CHECKS = re.compile(r"(^|[._])(assert|check|compare|expect|fail|raises|run_state_machine)")
 
 
 def always_reached(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements below a node, except exception handlers, which need not run."""
+    """Yield the nodes below a node, except exception handlers, which need not run."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.ExceptHandler):
             yield child
@@ -279,7 +276,7 @@ def always_reached(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def checks(function: ast.FunctionDef, checking: set[str]) -> bool:
-    """Whether it asserts, or calls a function that does: words in comments and strings do not
+    """Return whether it asserts or calls a function that does; comments and strings do not
     count."""
     for node in always_reached(function):
         if isinstance(node, ast.Assert):
@@ -292,7 +289,7 @@ def checks(function: ast.FunctionDef, checking: set[str]) -> bool:
 
 
 def test_a_check_is_an_assertion_that_is_reached() -> None:
-    """Does the rule below detect asserts in handlers, in strings, and in unused results?"""
+    """Asserts in handlers or strings, and unused results, do not count as checks."""
     empty = [
         "try:\n  f()\nexcept E as e:\n  assert str(e)",
         "'Does it check and assert?'\nf()",
@@ -317,7 +314,7 @@ def test_a_check_is_an_assertion_that_is_reached() -> None:
 
 @pytest.mark.parametrize("path", files(".py"), ids=lambda path: path.name)
 def test_every_test_can_fail(path: Path) -> None:
-    """A test with nothing to fail on is a defect: it asserts, or calls something that checks."""
+    """A test that cannot fail is a defect: it asserts, or calls something that checks."""
     if not path.name.startswith("test_"):
         return
     functions = [node for node in functions_of(path) if isinstance(node, ast.FunctionDef)]
@@ -332,7 +329,7 @@ def test_every_test_can_fail(path: Path) -> None:
 
 
 def test_no_text_installs_offstage_by_name() -> None:
-    """Do all pages, messages and packages of ours say a checkout or a file, and not a name?"""
+    """All pages, messages and packages of ours install a checkout or a file, not a name."""
     here = Path(__file__).resolve()
     found = []
     for path in files(*TEXTS):
@@ -367,7 +364,7 @@ def test_no_text_installs_offstage_by_name() -> None:
     ],
 )
 def test_what_names_the_stranger_is_seen(said: str) -> None:
-    """Does the search find each form in which it can be said?"""
+    """The search finds each form of such an instruction."""
     assert FROM_THE_INDEX.search(said)
 
 
@@ -383,5 +380,5 @@ def test_what_names_the_stranger_is_seen(said: str) -> None:
     ],
 )
 def test_a_checkout_and_a_file_are_let_by(said: str) -> None:
-    """And does it allow correct code?"""
+    """The search allows correct code."""
     assert not FROM_THE_INDEX.search(said)

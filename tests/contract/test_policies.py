@@ -359,8 +359,7 @@ def test_the_suite_detects_a_broken_contract(cheat: Any, check: Any) -> None:
     ids=lambda one: one.__name__,
 )
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
-    """A run itself refuses the guess, in the early steps that it checks, without the suite
-    above."""
+    """A run refuses the guess without the suite above, in the early steps that it checks."""
     case = CASES[0]
     with pytest.raises(BadInput, match=r"step [01] of session 0.*used the future"):
         run(Opened((cheat,), case.setting), case, views(case))

@@ -27,7 +27,7 @@ FED_BACK = [("next_n", "lru"), ("next_n", "fifo"), ("window+ema+prev_layer", "sc
 
 
 def trace() -> tuple[np.ndarray, np.ndarray]:
-    """Scores uint16 `[sessions, steps, layers, blocks]`, demands `[.., selected]`."""
+    """Return scores uint16 `[sessions, steps, layers, blocks]`, demands `[.., selected]`."""
     data = json.loads((DATA / "tiny_decode.json").read_text())
     shape = data["shape"]
     scores = np.array(data["scores"], np.uint16).reshape(shape) * 256
@@ -35,7 +35,7 @@ def trace() -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts(prefetchers: str, eviction: str, **changes: int) -> dict[str, Any]:
-    """The counts of one policy on the trace; `changes`: to it, besides the two names."""
+    """Return the counts of one policy on the trace; `changes` are its other settings."""
     scores, demands = trace()
     sessions, steps, layers, _ = scores.shape
     config = CoreConfig(
@@ -78,7 +78,7 @@ def test_counts_are_as_they_were(prefetchers: str, eviction: str) -> None:
 
 @pytest.mark.parametrize(("prefetchers", "eviction"), FED_BACK)
 def test_counts_with_feedback_are_as_they_were(prefetchers: str, eviction: str) -> None:
-    """The degree follows the accuracy of the guesses, which the rows above leave off."""
+    """The degree follows the accuracy of the guesses, which is off in the rows above."""
     golden = json.loads((DATA / "feedback.json").read_text())
     assert counts_with_feedback(prefetchers, eviction) == golden[key(prefetchers, eviction)]
     without = counts(prefetchers, eviction, degree_max=FEEDBACK["degree_max"])
@@ -86,7 +86,7 @@ def test_counts_with_feedback_are_as_they_were(prefetchers: str, eviction: str) 
 
 
 def test_the_trace_tells_the_policies_apart() -> None:
-    """A golden file that is the same for everything would hold nothing."""
+    """A golden file with equal counts for all policies would detect nothing."""
     golden = json.loads((DATA / "policies.json").read_text())
     for prefetchers in ("none", "window+ema"):
         rows = {json.dumps(golden[key(prefetchers, eviction)]) for eviction in EVICTIONS}

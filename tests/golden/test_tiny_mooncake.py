@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def test_counts_of_the_tiny_trace() -> None:
-    """Does any change of reader or statistics move a single hit?"""
+    """No change of reader or statistics moves a single hit."""
     gold = json.loads((DATA / "tiny_mooncake.json").read_text())
     info = summarise(open_trace(DATA / "tiny_mooncake.jsonl"))
     blocks = info.blocks

@@ -46,12 +46,12 @@ class Module:
 
 
 def load(path: Path = HERE / "modules.toml") -> list[Module]:
-    """The rows in order."""
+    """Return the rows in order."""
     return [Module(**row) for row in tomllib.loads(path.read_text(encoding="utf-8"))["module"]]
 
 
 def try_module(module: Module, tree: Tree, count: int, seed: str) -> str:
-    """Mutate a sample of `count` places (0: all), print the verdict; what is wrong, or nothing."""
+    """Mutate a sample of `count` places (0: all), print the verdict; return what is wrong."""
     from cosmic_ray.work_db import WorkDB, use_db
     from cosmic_ray.work_item import WorkerOutcome, WorkResult
 

@@ -28,9 +28,9 @@ from tree import Tree
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "mutants.toml"
-FIRST_SECONDS = 900  # for a test without a mutant, beside whatever else runs
-TEST_SECONDS = 120  # a mutant that never ends is noticed by this, or by what is longer:
-TIMES_SLOWER = 4  # than the test took without it
+FIRST_SECONDS = 900  # for a test without a mutant, on a busy machine
+TEST_SECONDS = 120  # a mutant that never ends is stopped after this or, if longer,
+TIMES_SLOWER = 4  # times the test's own time without it
 AREAS = ("core", "store", "driver", "device", "chip")
 
 
@@ -40,8 +40,8 @@ class BadTable(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One row of the table. Lines stand without their indentation; `after` is where the search for
-    `old` begins, for a line that stands there more than once."""
+    """One row of the table. Lines have no indentation; the search for `old` begins at `after`, for
+    a line that is there more than once."""
 
     id: str
     file: str
@@ -61,7 +61,7 @@ class Mutant:
 
 
 def load(path: Path = TABLE) -> list[Mutant]:
-    """The rows in order. BadTable: a name twice, no C, no change, an unknown area."""
+    """Return the rows in order. BadTable: a repeated name, no C, no change, an unknown area."""
     rows = [Mutant(**row) for row in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
     names = [row.id for row in rows]
     for row in rows:
@@ -77,7 +77,7 @@ def load(path: Path = TABLE) -> list[Mutant]:
 
 
 def mutate(text: str, mutant: Mutant) -> str:
-    """`text` with the one line replaced. BadTable where the row does not name exactly one."""
+    """Return `text` with the one line replaced. BadTable if the row does not name exactly one."""
     lines = text.splitlines(keepends=True)
     plain = [line.strip() for line in lines]
     begin = 0
@@ -101,7 +101,7 @@ def mutate(text: str, mutant: Mutant) -> str:
 
 
 def check_table(rows: Iterable[Mutant], root: Path = ROOT) -> None:
-    """Every row names one line of a file that is there, and a test that is there."""
+    """Check that every row names one line of an existing file, and an existing test."""
     for row in rows:
         path = root / row.file
         if not path.is_file():
@@ -116,7 +116,7 @@ def check_table(rows: Iterable[Mutant], root: Path = ROOT) -> None:
 
 
 def run(rows: list[Mutant], tree: Tree) -> list[str]:
-    """The tests without a mutant, then each mutant with its own; what went wrong, in lines."""
+    """Run the tests without a mutant, then each mutant with its own; return what went wrong."""
     wrong = []
     limits_s: dict[str, float] = {}
     tree.build()

@@ -1,6 +1,6 @@
 """A copy of the tree in which mutants are built and tested.
 
-The firmware is built once as position-independent code without optimizing for long, into one
+The firmware is built once as position-independent code with little optimization, into one
 library; the C tests and the Python extension are linked from it, so that a mutant costs one
 compilation and one link. The engine of the chip is small: its extension is compiled as a whole.
 """
@@ -18,12 +18,12 @@ EXTENSION = "bindings/_firmware.abi3.so"
 ENGINE = "asic_model/engine"
 ENGINE_EXTENSION = "bindings/_chip.abi3.so"
 C_FLAGS = "-fPIC -O1"
-COMMAND_SECONDS = 120  # for what is no test and no build
-PYTEST_FAILED = 1  # pytest's own: tests ran, and one failed
+COMMAND_SECONDS = 120  # for commands other than tests and builds
+PYTEST_FAILED = 1  # pytest's exit code if a test failed
 
 
 class Tree:
-    """`root` is a copy: nothing here writes into the tree it came from."""
+    """A copy of the tree at `root`: nothing here writes into the original."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -31,7 +31,7 @@ class Tree:
 
     @classmethod
     def copy(cls, origin: Path, target: Path) -> "Tree":
-        """What git knows or would add, and the extensions as they are built; `origin` must be a
+        """Copy what git tracks or would add, and the built extensions; `origin` must be a
         checkout."""
         names = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -52,7 +52,7 @@ class Tree:
         return cls(target)
 
     def build(self) -> None:
-        """Library and extension, from nothing."""
+        """Build library and extension from scratch."""
         self._make(LIBRARY, check=True)
         self._python.parent.mkdir(exist_ok=True)
         source = self._python.with_suffix(".c")
@@ -81,7 +81,7 @@ class Tree:
         self._link(check=True)
 
     def rebuild(self, test: str, file: str) -> bool:
-        """What `test` needs of `file` as it stands now; False where it does not compile."""
+        """Build what `test` needs of `file` as it is now; return False if it does not compile."""
         if file.startswith(ENGINE):
             return self._engine() == 0
         if test.startswith("tests/"):
@@ -89,7 +89,7 @@ class Tree:
         return self._make(f"build/plain/{test}") == 0
 
     def test(self, test: str, limit_s: float) -> tuple[int, str]:
-        """0 where it passes, 1 where it fails or has no end in `limit_s`; what it said at last."""
+        """Return 0 if it passes, 1 if it fails or exceeds `limit_s`; and its last output."""
         if test.startswith("tests/"):
             command = [
                 sys.executable,
@@ -120,7 +120,7 @@ class Tree:
         return int(done.returncode != 0), said
 
     def _engine(self) -> int:
-        """The chip's extension, from its sources."""
+        """Build the chip's extension from its sources; return the exit code."""
         source = self.root / "build/chip.c"
         emit = (
             "import sys; sys.path.insert(0, 'bindings'); import build_extensions; "

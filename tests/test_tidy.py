@@ -231,7 +231,7 @@ def test_no_banned_c_call() -> None:
 
 
 def test_what_decides_asks_nobody() -> None:
-    """Decision core, tenants' scheduler and timing models use no kernel and no floats."""
+    """Decision core, scheduler and timing models stay deterministic: no kernel, no floats."""
     asked = re.compile(
         r"\b(clock_gettime|gettimeofday|time|nanosleep|random|getenv|syscall|open|read|write|mmap"
         r"|pthread_\w+)\s*\(|\b(float|double)\b"
@@ -364,7 +364,7 @@ def test_no_text_installs_offstage_by_name() -> None:
     ],
 )
 def test_what_names_the_stranger_is_seen(said: str) -> None:
-    """The search finds each form of such an instruction."""
+    """The search finds every form of an install by name."""
     assert FROM_THE_INDEX.search(said)
 
 
@@ -380,5 +380,5 @@ def test_what_names_the_stranger_is_seen(said: str) -> None:
     ],
 )
 def test_a_checkout_and_a_file_are_let_by(said: str) -> None:
-    """The search allows correct code."""
+    """The search allows installs from a checkout or a file."""
     assert not FROM_THE_INDEX.search(said)

@@ -27,7 +27,7 @@ WRITES_OF_A_MOVE = 2  # sifting up and sifting down each write it once, moved or
 
 
 def small_core(policy: Policy, **sizes: int) -> tuple[Core, int]:
-    """Return a core with one session of no chunks, and an index too large for collisions."""
+    """Return a core with one session of no chunks, and an index that has no collisions."""
     core = Core(CoreConfig(SLOTS, 1 << 16, 128, LAYERS, **sizes), policy)
     core.tenant_add(0, b"\0" * 16, SLOTS)
     return core, core.session_open(0, SessionConfig(0, select_blocks=4))

@@ -24,7 +24,7 @@ def start(
     slots: int,
     **changed: dict[str, Any],
 ) -> Any:
-    """A daemon for one model, with an arena that holds a part of its blocks. `changed`: keys of
+    """Start a daemon for one model whose blocks exceed its arena. `changed`: keys of
     sections."""
     sections: dict[str, dict[str, Any]] = {
         "daemon": {},

@@ -30,7 +30,7 @@ from offstage.host.connectors.object_mover import Mover
 PAYLOAD, LAYERS, SESSIONS = 64, 2, 16
 FROZEN_S = 1.0
 LEASED_S = 1e9  # longer than anything here takes
-TAIL_MAX = 2  # blocks that a daemon which starts again may not have any more
+TAIL_MAX = 2  # blocks that a restarted daemon may have lost
 U8 = NDArray[np.uint8]
 Place = tuple[bytes, int, int]  # object, ordinal, layer
 
@@ -76,16 +76,16 @@ class World:
     store: dict[Place, bytes] = field(default_factory=dict)
     damaged: set[Place] = field(default_factory=set)
     full: bool = False
-    lasting: bool = True  # what is deleted is gone from the drive too
-    deleted: dict[Place, bytes] = field(default_factory=dict)  # and is not
+    lasting: bool = True  # deletes reach the drive
+    deleted: dict[Place, bytes] = field(default_factory=dict)  # deletes that did not
     starts: int = 0
     clients: int = 0
-    heads: dict[int, bytes] = field(default_factory=dict)  # of what each client puts
+    heads: dict[int, bytes] = field(default_factory=dict)  # the head block that each client puts
     left: Counter[str] = field(default_factory=Counter)  # faults that may still come, by kind
     sessions: dict[int, Session] = field(default_factory=dict)
     flights: list[Flight] = field(default_factory=list)
     movers: dict[int, Mover] = field(default_factory=dict)
-    asking: tuple[Hashable, ...] = ()  # what a client waits for an answer to, within its turn
+    asking: tuple[Hashable, ...] = ()  # the request whose answer a turn waits for
     number: int = 0
     now_s: float = 0.0
 
@@ -126,7 +126,7 @@ class World:
             flight.call.rcs[row] = self.put(place, data)
         elif there is None:
             flight.call.rcs[row] = -errno.ENOENT
-        elif place in self.damaged:  # it is dropped by the read that finds it
+        elif place in self.damaged:  # the read that finds it drops it
             flight.call.rcs[row] = -errno.EBADMSG
             self.forget(place)
         else:
@@ -135,7 +135,7 @@ class World:
             flight.call.lengths[row], flight.call.checksums[row] = len(there), checksum(there)
 
     def answer(self, start: int) -> None:
-        """Whether the daemon that a client is logged in to is running."""
+        """RunFailed: the daemon that a client logged in to is gone."""
         if start != self.starts:
             raise RunFailed("it is gone", "the daemon", "start it")
 
@@ -167,7 +167,7 @@ class World:
         return [(kind, number) for kind in kinds if self.left[kind] for number in kinds[kind]]
 
     def kill(self, number: int) -> None:
-        """A client dies: its sessions are closed; calls that it had sent are carried out or not."""
+        """A client dies: its sessions close, and its calls in flight stop where they are."""
         del self.movers[number]
         self.flights = [one for one in self.flights if one.client != number]
         self.sessions = {one: it for one, it in self.sessions.items() if it.client != number}
@@ -205,9 +205,9 @@ class World:
     # ---- what is there ----
 
     def state(self) -> Hashable:
-        """Everything that determines the further course, except how the clients' operations ended:
-        of two orders that reach the same state, only one needs to be continued. Names of sessions
-        are left out; times are included only as time remaining."""
+        """Everything that determines what follows, except how the clients' operations ended: of
+        two orders that reach the same state, only one needs to be explored further. Names of
+        sessions are left out; a time is only how much of it remains."""
         of_client = Counter[int]()
         names = dict[int, tuple[int, int]]()
         for number, one in self.sessions.items():
@@ -273,7 +273,7 @@ class World:
             yield self._chain(chain, names)
 
     def _left(self, until_s: float) -> int:
-        """In ms; long times are all the same."""
+        """Return the time left in ms; all long times are equal."""
         return min(round(1000 * (until_s - self.now_s)), 10**6) if until_s else -1
 
     def _chain(self, chain: Chain | None, names: dict[int, tuple[int, int]]) -> Hashable:
@@ -289,7 +289,7 @@ class World:
         return np.array(counts, "<u4").tobytes()
 
     def close(self, session: int, *, delete: bool) -> None:
-        """Chunks that another session names stay."""
+        """Close a session; `delete` spares chunks that another names."""
         gone = self.sessions.pop(session)
         kept = max(
             (one.chunks for one in self.sessions.values() if one.name == gone.name), default=0
@@ -347,7 +347,7 @@ class Control:
         if self.world.left["freeze"] and self.world.choose(2):
             self.world.left["freeze"] -= 1
             self.world.freeze(0)
-            meanwhile()  # a client that waits for its answer looks up
+            meanwhile()  # what a client does while it waits
         self.world.asking = ()
         self.world.answer(self.start)
         for number in closing:
@@ -438,7 +438,7 @@ class Wire(Fabric):
 
 
 class NoThread:
-    """Replaces a thread: see `World.turn`."""
+    """Replaces a thread; `World.turn` does its work."""
 
     def __init__(self, **_: Any) -> None: ...
 
@@ -446,7 +446,7 @@ class NoThread:
 
 
 def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
-    """Movers have no thread, and use the time of the newest of `worlds`."""
+    """Run movers without threads, in the time of the newest of `worlds`."""
 
     def sleep(seconds: float) -> None:
         worlds[-1].now_s += seconds

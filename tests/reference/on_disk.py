@@ -1,4 +1,4 @@
-"""The contents of a folder, to be compared with its later contents."""
+"""A snapshot of a folder, to compare with a later one."""
 
 import hashlib
 import stat
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Of everything below the folder, by name: mode, owner, size, mtime in ns, and digest or link
-    target. Folders have no size and time, since their entries say more."""
+    """Return mode, owner, size, mtime in ns, and digest or link target of all below the folder, by
+    name. Folders have neither size nor time, since their entries say more."""
     return {str(path.relative_to(folder)): _of(path) for path in sorted(folder.rglob("*"))}
 
 

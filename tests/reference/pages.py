@@ -2,7 +2,7 @@
 
     python tests/reference/pages.py    write all of them, after a definition or a page has changed
 
-`tests/test_pages.py` compares them. Around a generated part a page has what no definition says.
+`tests/test_pages.py` compares them. The text around a generated part is written by hand.
 """
 
 import inspect
@@ -210,7 +210,7 @@ def key_row(key: str, one: Any, default: Any) -> list[str]:
 
 
 def zeros(kind: type[msgspec.Struct], **others: Any) -> Any:
-    """A struct of figures with every one of them, at 0."""
+    """Return a struct of figures, all 0."""
     figures: dict[str, Any] = {}
     for one in msgspec.structs.fields(kind):
         if one.type in (int, float | None):
@@ -221,7 +221,7 @@ def zeros(kind: type[msgspec.Struct], **others: Any) -> Any:
 
 
 def metrics() -> str:
-    """Every metric by the token that shows it, from the exporter's own tables."""
+    """Every metric by who may see it, from the exporter's own tables."""
     from offstage.bindings.figures import EventWork
     from offstage.bindings.ledger import Ledger
     from offstage.dpu.pod.exceptions import Exceptions
@@ -273,7 +273,7 @@ def fields_of(message: Any) -> str:
 
 
 def figures(definitions: Iterable[Any]) -> str:
-    """The meaning of each key of a result, as a report's page has it."""
+    """Return a table of what each key of a result means."""
     rows = []
     for one in definitions:
         formula = f" `{one.formula}`" if one.formula else ""
@@ -315,7 +315,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
 
 
 def around(page: str, part: str) -> tuple[str, str, str]:
-    """The text of a page before a generated part, that part, and the text behind it."""
+    """The text of a page before a generated part, that part, and the text after it."""
     text = (DOCS / page).read_text(encoding="utf-8")
     before, begin, rest = text.partition(f"<!-- {part}: begin -->\n")
     shown, end, after = rest.partition(f"<!-- {part}: end -->")

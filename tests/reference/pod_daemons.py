@@ -26,8 +26,8 @@ class Pod:
 
 @contextlib.contextmanager
 def pod_of(count: int, folder: Path, layers: int = 2, device: str = "") -> Iterator[Pod]:
-    """This many daemons, all alike, on emulated drives in memory; `device`: a chip that each
-    emulates, in time that passes 20 times slower."""
+    """Run `count` identical daemons on emulated drives in memory. `device`: a chip that each
+    emulates, slowed down 20 times."""
     with contextlib.ExitStack() as stack:
         tiers, members = [], []
         for number in range(count):

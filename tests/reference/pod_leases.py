@@ -1,4 +1,4 @@
-"""Daemons of a pod under leases of a real etcd: killed, stopped, started again under their name."""
+"""Daemons of a pod with leases in a real etcd, which tests kill, stop and restart by name."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ PATIENCE_S = 60.0
 
 
 class Leased:
-    """A pod of `names` with its map in etcd; runtime folders are in `folder`, by name."""
+    """A pod with its map in etcd; runtime folders are in `folder`, by name."""
 
     def __init__(self, folder: Path, addresses: list[str], lease_s: int = LEASE_S) -> None:
-        """No daemon is started yet."""
+        """Set up the map; no daemon runs yet."""
         self.folder, self.lease_s, self.place = folder, lease_s, f"etcd:{','.join(addresses)}"
         self.etcd = EtcdMembership(addresses)
         self.tiers: dict[str, Daemon] = {}
@@ -40,8 +40,8 @@ class Leased:
         endpoint: str = "",
         within: Sequence[str] = (),
     ) -> Daemon:
-        """Start a daemon on its existing store, with the command prefix `within`; it is a member
-        when this returns."""
+        """Start a daemon on its own store, with the command prefix `within`; returns once it is a
+        member."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         sections: dict[str, Any] = {
@@ -59,7 +59,7 @@ class Leased:
         return self.tiers[name]
 
     def send(self, name: str, what: int) -> None:
-        """A signal; if it stops or ends the daemon, that has happened when this returns."""
+        """Send a signal; if it stops or ends the daemon, wait until it has."""
         process = self.tiers[name].process
         process.send_signal(what)
         if what == signal.SIGSTOP:
@@ -68,13 +68,13 @@ class Leased:
             process.wait()
 
     def member(self, name: str) -> Member:
-        """The member in the map."""
+        """Return the member in the map."""
         found = self.etcd.map().find(name)
         assert found is not None
         return found
 
     def asked(self, name: str, within: Sequence[str]) -> dict[str, Any]:
-        """The status that the daemon returns to a local program. RunFailed: no answer."""
+        """Return the daemon's status, as a local program gets it. RunFailed: no answer."""
         done = subprocess.run(
             [
                 *within,
@@ -99,7 +99,7 @@ class Leased:
         return found
 
     def until(self, what: Callable[[], bool], said: str) -> float:
-        """Wait for it; returns the seconds waited."""
+        """Wait until it holds; returns the seconds waited."""
         begun_s = time.monotonic()
         while True:
             with contextlib.suppress(RunFailed):
@@ -109,7 +109,7 @@ class Leased:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """Wait until all members know of each other."""
+        """Wait until all members know the newest map."""
 
         def known() -> bool:
             epoch = self.etcd.map().epoch
@@ -122,7 +122,7 @@ class Leased:
         return (self.folder / name / "daemon.log").read_text(encoding="utf-8")
 
     def close(self) -> None:
-        """Kill all that still run."""
+        """Kill all daemons that still run."""
         for tier in self.tiers.values():
             if tier.process.poll() is None:
                 tier.process.kill()
@@ -132,7 +132,7 @@ class Leased:
 
 @contextlib.contextmanager
 def leased(folder: Path, addresses: list[str], *names: str) -> Iterator[Leased]:
-    """A pod of daemons of these names."""
+    """A pod with a running daemon of each name."""
     pod = Leased(folder, addresses)
     try:
         for name in names:

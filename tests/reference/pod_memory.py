@@ -1,5 +1,5 @@
-"""Daemons of a pod in memory, which store the blocks and have the real tables of a home; a host
-over them with the product's sessions, fabric and upkeep, and a manual clock."""
+"""Daemons of a pod in memory that store blocks and keep a home's real tables; over them a host
+with the product's sessions, fabric and upkeep, and a manual clock."""
 
 import errno
 import hashlib
@@ -28,14 +28,14 @@ S = 1_000_000_000
 
 
 class ByHand(Clock):
-    """Time passes when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         super().__init__()
         self.at_ns = S
 
     def now_ns(self) -> int:
-        """As it was set."""
+        """Return the time that was set."""
         return self.at_ns
 
 
@@ -145,7 +145,7 @@ class Daemon(Fabric):
 
 
 class World:
-    """A host over `count` daemons by a map; `join` adds a member."""
+    """A host of a pod with `count` daemons; `join` adds one."""
 
     def __init__(self, count: int, copies_max: int = 0) -> None:
         self.clock = ByHand()
@@ -188,7 +188,7 @@ class World:
         return names
 
     def read(self, session: int, *numbers: int) -> int:
-        """Fetch all of a layer and check it; returns how many arrived."""
+        """Fetch one layer of these chunks and check it; returns how many arrived."""
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         keys = np.zeros((len(numbers), 2), np.uint64)
         found = self.fabric.fetch(FetchRequest(session, 1, 1, ordinals, keys, self.rows))

@@ -1,12 +1,11 @@
-"""A small pod as a state machine: etcd with one map and one lease, a daemon, a host; every order.
+"""A small pod in every order of events: etcd with one map and one lease, a daemon, a host.
 
 The decisions are those of `offstage.dpu.pod`, its fence and its map; this file adds the clocks, the
 messages and the faults: a message is late or lost, a process stops between any two of its steps,
 the daemon crashes and restarts, it reuses its memory for another key, one clock is a tick behind.
 Times are modelled as ages, by the clock of the process that keeps them.
 
-Blocks of one tenant: A1 was written before the tenant's deletion, A2 after it. B has another
-key.
+A1 and A2 are one tenant's blocks, written before and after its deletion. B has another key.
 """
 
 from collections import deque
@@ -71,7 +70,7 @@ class Asked(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The map in etcd, as a key of the explored states."""
+    """The map in etcd, hashable as a part of an explored state."""
 
     epoch: int = 1
     incarnation: int = 1
@@ -86,7 +85,7 @@ class Kept(NamedTuple):
 
 @cache
 def map_of(kept: Kept) -> PodMap:
-    """The map itself."""
+    """Return the map itself."""
     state: Any = "gone" if kept.gone else "up"
     one = Member(name=ME, endpoint="x", incarnation=kept.incarnation, state=state)
     return PodMap(epoch=kept.epoch, member=(one,), deleted={"t": kept.floor} if kept.floor else {})
@@ -102,7 +101,7 @@ def kept_of(before: Kept, pod: PodMap) -> Kept:
 
 
 class State(NamedTuple):
-    """Everything. Epochs begin at 1; `lease` is the age of the daemon's lease at etcd."""
+    """The whole pod. Epochs begin at 1; `lease` is the age of the daemon's lease at etcd."""
 
     pod: Kept = Kept()
     lease: int = 0
@@ -134,7 +133,7 @@ BEGIN = State()
 
 
 def explore(rules: type[Rules] = Rules, begin: State = BEGIN, *, restarts: bool = True) -> int:
-    """Visit every state; returns how many there are. Raises Broken with the steps to it."""
+    """Visit every state; returns their number. Broken has the steps that lead to it."""
     came: dict[State, tuple[State | None, str]] = {begin: (None, "")}
     waiting = deque([begin])
     while waiting:
@@ -203,7 +202,7 @@ def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 
 
 def _carried_out(s: State, rules: type[Rules]) -> State:
-    """Slot and store no longer have what the map of the daemon's epoch deleted."""
+    """Drop from slot and store what the map of the daemon's epoch deleted."""
     floor = s.pod.floor if s.pod.floor <= s.epoch else 0
     purges = ("deletion",) if floor else ()
     written: dict[str, tuple[str, ...]] = {"A1": (), "A2": ("deletion",)}

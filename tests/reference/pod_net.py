@@ -1,8 +1,8 @@
-"""Cables for the daemons of a pod: each is in a network namespace, with one to etcd and one to all
-others.
+"""Cables for the daemons of a pod: each daemon has a network namespace, with one cable to etcd and
+one to all others.
 
-Two bridges in the test's own namespace: etcd is on one, its hosts on the other. A cut cable drops
-packets silently, and no connection ends.
+They end in two bridges of the test's own namespace: etcd is on one, hosts are on the other. A cut
+cable drops packets silently, and no connection ends.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ KERNEL = "needs a kernel with network namespaces, veth and bridges"
 
 
 class Cables:
-    """`within[NAME]`: the prefix of a command that runs there; `address[NAME]`: for hosts."""
+    """`within[NAME]`: prefix of a command that runs there; `address[NAME]`: for hosts to use."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        """Make them, all connected. Skips if this machine cannot."""
+        """Connect all cables; skips if this machine cannot."""
         try:
             netns.check()
         except BadInput as error:
@@ -49,7 +49,7 @@ class Cables:
             raise
 
     def cut(self, name: str, which: str) -> None:
-        """The cable to `etcd`, or the one to the `pod`: its other end is removed."""
+        """Cut the cable to `etcd` or to the `pod`, at its bridge."""
         _ip("link", "set", self._ends[name, which], "nomaster")
 
     def fix(self, name: str, which: str) -> None:
@@ -57,13 +57,13 @@ class Cables:
         _ip("link", "set", self._ends[name, which], "master", self._bridges[which])
 
     def part(self, *, apart: bool) -> None:
-        """Daemons reach hosts but not each other, or reach all again."""
+        """Isolate daemons from each other but not from hosts, or undo that."""
         for (_, which), end in self._ends.items():
             if which == "pod":
                 _run("bridge", "link", "set", "dev", end, "isolated", "on" if apart else "off")
 
     def close(self) -> None:
-        """Remove everything, including processes in it."""
+        """Kill the processes inside, and remove everything."""
         for space in self._spaces.values():
             done = subprocess.run(
                 ["ip", "netns", "pids", space], capture_output=True, text=True, check=False
@@ -94,7 +94,7 @@ class Cables:
 
 @contextlib.contextmanager
 def cables(*names: str) -> Iterator[Cables]:
-    """For so long."""
+    """Connect the cables, and remove them at the end."""
     made = Cables(names)
     try:
         yield made

@@ -45,7 +45,7 @@ class Pod:
     """The world of one seed."""
 
     def __init__(self, seed: int, daemons: int = 3, hosts: int = 2) -> None:
-        """All start; no faults yet."""
+        """Start everything, without faults."""
         self.world = world = World(seed)
         self.rng = world.rng
         members = tuple(Member(name=f"dpu{n}", endpoint=f"{n}") for n in range(daemons))
@@ -65,12 +65,12 @@ class Pod:
         return self.rng.uniform(0.97, 1.03)
 
     def spawn(self, name: str, body: Callable[[], None]) -> None:
-        """A process without faults."""
+        """Start a process that has no faults."""
         self.world.spawn(Machine(name), body)
 
     def check_quotas(self) -> None:
-        """Tenants are charged for exactly what is stored, within bounds; memory has only stored
-        blocks."""
+        """Check that tenants are charged for exactly what is stored, within their quotas, and that
+        memory has only stored blocks."""
         for daemon in self.daemons.values():
             there = Counter(key[0] for key in daemon.stored)
             if there != daemon.charged or max(there.values(), default=0) > QUOTA_BLOCKS:
@@ -80,7 +80,7 @@ class Pod:
 
 
 class SimHost:
-    """A host of one tenant: documents requested repeatedly."""
+    """A host of one tenant that requests documents repeatedly."""
 
     def __init__(self, pod: Pod, name: str, tenant: str) -> None:
         """It logs in as soon as it can."""
@@ -135,7 +135,7 @@ class SimHost:
         while not self.pod.calm:
             self.world.sleep(S)
             self.follower.take()
-            for one in self.sessions.members:  # who is suspect is asked whether it is there
+            for one in self.sessions.members:  # this probes a suspect one
                 one.usable(self.clock.now_ns())
         for number in range(3 * DOCUMENTS):
             missed = self._request(number % DOCUMENTS)
@@ -203,7 +203,7 @@ class SimHost:
         return missed
 
     def _used(self, row: int, key: Key) -> None:
-        """The host uses its result now."""
+        """Check a row when the host uses it."""
         self.pod.counts["hits"] += 1
         if not (self.rows[row] == content(key)).all():
             raise Broken(f"wrong bytes for {key}")
@@ -213,8 +213,8 @@ class SimHost:
         return "nobody" if at is None else at.member.name
 
     def _reason(self, key: Key, rc: int, where: str, whole: bool) -> None:
-        """Why an acknowledged block did not arrive. If its home had all layers (`whole`) before the
-        request, and answers, there is none."""
+        """Count why an acknowledged block did not arrive. Broken: its home had all layers before
+        the request (`whole`) and answered, or it has lost the block."""
         if rc:
             self.pod.counts[errno.errorcode[-rc]] += 1
         elif whole:
@@ -258,7 +258,7 @@ def run_seed(seed: int, faults: int = 5) -> Counter[str]:
 
 
 def _chaos(pod: Pod, count: int) -> None:
-    """Faults, some at once; then all is healed, with time for leases and suspicions to end."""
+    """Inject faults, some at once; then leave time for them to heal and suspicions to end."""
     world, rng = pod.world, pod.rng
     for _ in range(count):
         world.sleep(rng.randrange(200, 3000) * MS)

@@ -1,5 +1,5 @@
-"""The faults of the pod in `pod_sim_lease`, drawn from one seed: of machines, links, etcd and its
-copies, with deletions in between; at the end all faults are healed and every daemon must serve."""
+"""Faults of the pod in `pod_sim_lease`, drawn from one seed: they hit machines, links, etcd and
+its copies, with deletions in between. When all are healed, every daemon must serve."""
 
 from collections import Counter
 from functools import partial
@@ -41,7 +41,7 @@ def run_seed(
 
 
 def _chaos(pod: Pod, count: int, restores: bool) -> None:
-    """Faults, some at once, and deletions; then all is healed and every daemon must serve."""
+    """Inject faults, some at once, and deletions; once all heal, every daemon must serve."""
     world, rng = pod.world, pod.rng
     for _ in range(count):
         world.sleep(rng.randrange(100, 5000) * MS)
@@ -108,8 +108,8 @@ def _fault(pod: Pod, fault: str, lasts: int) -> None:
 
 
 def _put_back(pod: Pod, lasts: int) -> None:
-    """After `lasts` etcd is restored to an earlier copy, with a deletion in between. An operator
-    accepts that once each member has reported doubt or has seen nothing that the map lacks."""
+    """After `lasts`, restore etcd from an older copy, with a deletion in between. An operator
+    accepts it once each member has reported doubt or has seen nothing that the map lacks."""
     world, etcd = pod.world, pod.etcd
     copy = etcd.copy()
     world.spawn(Machine("purge"), partial(pod.purge, pod.rng.choice(TENANTS)))

@@ -1,7 +1,7 @@
 """A daemon of the simulated pod: a plain model of a store with tenants, quotas and a disk.
 
-A part of the store is staged in memory that hosts read directly, whatever the process does. The
-store survives the process; sessions, connections and memory do not.
+A part of the store is staged in memory that hosts read directly, even while the process is stopped.
+The store survives the process; sessions, connections and memory do not.
 """
 
 import errno
@@ -32,18 +32,18 @@ class Process:
     """One incarnation of a daemon."""
 
     def __init__(self, daemon: "Daemon") -> None:
-        """Over the daemon's store."""
+        """Open the daemon's store."""
         self.daemon, self.memory = daemon, set[Key]()
         self._sessions = 0
 
     def open(self, host: Connection) -> int:
-        """A session."""
+        """Open a session; returns its number."""
         self._sessions += 1
         host.sessions[self._sessions] = []
         return self._sessions
 
     def append(self, host: Connection, session: int, names: list[bytes]) -> list[int]:
-        """How many layers of each chunk are stored."""
+        """Add chunks; returns how many layers of each are stored."""
         host.sessions[session] += names
         return [
             sum(
@@ -54,7 +54,7 @@ class Process:
         ]
 
     def put(self, key: Key) -> int:
-        """0 or -errno."""
+        """Store a block; returns 0 or -errno."""
         daemon = self.daemon
         if key not in daemon.stored:
             if daemon.full:
@@ -68,7 +68,7 @@ class Process:
         return 0
 
     def read(self, key: Key) -> int:
-        """0, and it is staged, or -errno."""
+        """Stage a stored block; returns 0 or -errno."""
         if key not in self.daemon.stored:
             return -errno.ENOENT
         self.memory.add(key)
@@ -79,7 +79,7 @@ class Daemon:
     """A name in the pod: its machine, its drive, and its current process."""
 
     def __init__(self, world: World, name: str, rate: float, layers: int) -> None:
-        """It starts."""
+        """Start it on an empty drive."""
         self.world, self.name, self.rate, self.layers = world, name, rate, layers
         self.stored: set[Key] = set()
         self.charged: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Daemon:
         self.start()
 
     def start(self) -> None:
-        """A new process over the drive."""
+        """Start a new process on the drive."""
         self.machine = Machine(self.name, self.rate)
         self.process = Process(self)
 
@@ -97,5 +97,5 @@ class Daemon:
         self.machine.late.clear()
 
     def delay(self) -> int:
-        """Of one message."""
+        """Draw the delay of one message."""
         return self.world.rng.randrange(MS // 10, MS) * self.slow

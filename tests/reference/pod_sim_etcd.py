@@ -15,8 +15,8 @@ SECRET = bytes(32)
 
 
 class LeaseEtcd(Etcd):
-    """With keys under leases, which end by etcd's clock; without a quorum no lease ends, and a new
-    leader restarts each lease in full."""
+    """An etcd with leases that expire by its own clock; without a quorum none expires, and a new
+    leader restarts each in full."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, PodMap(epoch=1))
@@ -48,18 +48,18 @@ class LeaseEtcd(Etcd):
         return [one[0] for one in self.leases.values()]
 
     def again(self) -> None:
-        """There is a leader again."""
+        """A new leader restarts each lease in full."""
         self.quorum = True
         for one in self.leases.values():
             one[1] = self.world.now + LEASE_NS
 
     def copy(self) -> tuple[PodMap, dict[int, Living]]:
-        """The state in a snapshot."""
+        """Take a snapshot."""
         self._end()
         return self.pod, {number: one for number, (one, _) in self.leases.items()}
 
     def put_back(self, copy: tuple[PodMap, dict[int, Living]]) -> None:
-        """A snapshot is restored; each lease starts again in full."""
+        """Restore a snapshot; each lease starts again in full."""
         self.pod = copy[0]
         self.leases = {number: [one, self.world.now + LEASE_NS] for number, one in copy[1].items()}
 
@@ -70,7 +70,7 @@ class LeaseEtcd(Etcd):
 
 
 class SimLease:
-    """`Lease` of one incarnation of a daemon."""
+    """The `Lease` of one incarnation of a daemon."""
 
     ttl_ns = LEASE_NS
 
@@ -100,7 +100,7 @@ class SimLease:
 
 
 class LeaseClient(Client):
-    """`Membership` of one machine."""
+    """The `Membership` of one machine."""
 
     def __init__(self, etcd: LeaseEtcd, of: Machine) -> None:
         super().__init__(etcd, of)

@@ -1,7 +1,7 @@
 """A host of the simulated pod: the product's sessions, fabric and follower over simulated links.
 
-`Wire` is a connection to one incarnation of a daemon, as `Control` and as `Fabric`. A fetch sends a
-command, copies staged blocks directly, and ends when the daemon has answered or its time is over.
+`Wire` is a connection to one incarnation of a daemon, both `Control` and `Fabric`. A fetch sends a
+command, copies staged blocks directly, and ends when the daemon has answered or its time is up.
 Messages are late, lost, or held back while a process is stopped.
 """
 
@@ -32,14 +32,14 @@ class Broken(AssertionError):
 
 
 class HostClock(Clock):
-    """Of a machine in the world."""
+    """The clock of a machine in the world."""
 
     def __init__(self, world: World, machine: Machine) -> None:
         super().__init__()
         self._world, self._machine = world, machine
 
     def now_ns(self) -> int:
-        """See `Clock`."""
+        """Return the world's time at the rate of the machine's clock."""
         return int(self._world.now * self._machine.rate)
 
 
@@ -50,7 +50,7 @@ def content(key: Key) -> NDArray[np.uint8]:
 
 
 class Wire(Fabric):
-    """A connection; the host's process owns it. DeviceTimeout: no login."""
+    """A connection, which the host's process owns."""
 
     payload_size_bytes, demand_max, calls_max = BLOCK, 64, 4
 
@@ -63,7 +63,7 @@ class Wire(Fabric):
         loss: Callable[[], float],
         tenant: str,
     ) -> None:
-        """Log in."""
+        """Log in. DeviceTimeout: no answer in time."""
         super().__init__()
         self._world, self._host, self._daemon = world, host, daemon
         self._cut, self._loss, self.process = cut, loss, daemon.process
@@ -101,7 +101,7 @@ class Wire(Fabric):
             self._world.deliver(self._host, self._daemon.delay(), work)
 
     def _call(self, work: Callable[[], Any]) -> Any:
-        """A control call: DeviceTimeout if no answer arrives in time; it may arrive later."""
+        """Make a control call. DeviceTimeout: no answer in time; the work may have been done."""
         if self.lost:
             raise RunFailed(self.lost)
         answers: list[Any] = []
@@ -126,28 +126,28 @@ class Wire(Fabric):
     # ---- as Control ----
 
     def session_open(self, **rule: int) -> int:
-        """See `Sessions`."""
+        """Open a session; its rule has no effect here."""
         return int(self._call(lambda: self.process.open(self._conn)))
 
     def call(self, request: Any) -> Any:
-        """See `Control`; this daemon keeps no list of hot shards."""
+        """Answer a shard report; this daemon keeps no list of hot shards."""
         return p.ShardsReply(load=0.0)
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
-        """See `Sessions`."""
+        """Add chunks; each content is its own key here."""
         names = list(contents)
         stored = self._call(lambda: self.process.append(self._conn, session, names))
         return p.Appended(keys=names, store_keys=names, stored_layers=stored)
 
     def set_generating(self, session: int, generating: bool) -> None:
-        """See `Sessions`."""
+        """Has no effect here."""
 
     def session_close(self, session: int, *, keep: bool = True) -> None:
-        """See `Sessions`."""
+        """Close a session; its blocks stay stored."""
         self._call(lambda: self._conn.sessions.pop(session, None))
 
     def probe(self) -> int:
-        """See `Control`."""
+        """Send a probe; returns its number."""
         self._probes += 1
         number = self._probes
 
@@ -158,7 +158,7 @@ class Wire(Fabric):
         return number
 
     def probed(self, number: int) -> bool:
-        """See `Control`."""
+        """Whether the daemon has answered that probe."""
         return number in self._probed and not self.lost
 
     # ---- as Fabric ----
@@ -211,7 +211,7 @@ class Wire(Fabric):
         return fetch
 
     def put_begin(self, request: PutRequest) -> Put:
-        """The content of a put must match its name."""
+        """Send a put. Broken: a row's content is not what its name says."""
         self._check()
         put, conn, layer = Put(request), self._conn, request.layer
         put.rcs[:] = -errno.ETIMEDOUT
@@ -243,7 +243,7 @@ class Wire(Fabric):
                 self._world.wake(self._waiting)
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
-        """The calls that have ended, or whose time is over."""
+        """Return the calls that have ended or whose time is up."""
         self._check()
         self._expire()
         if not self._ended and timeout_ns and self._flying:
@@ -276,6 +276,6 @@ class Wire(Fabric):
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
 
     def close(self) -> None:
-        """The host's memory is not written any more; the connection is abandoned."""
+        """Abandon the connection; nothing writes to the host's memory any more."""
         self.closed = True
         self._flying.clear()

@@ -1,7 +1,7 @@
 """Leases, epochs and deletions of a whole pod in virtual time from one seed: does the fence hold?
 
-Each daemon runs the product's keeper of a lease and its pod member (`dpu.pod.keeper`,
-`dpu.control.pod_member`) by a clock that drifts, over an etcd with leases; hosts log in, put, read,
+Each daemon runs the product's lease keeper and pod member (`dpu.pod.keeper`,
+`dpu.control.pod_member`) on a clock that drifts, over an etcd with leases; hosts log in, put, read,
 carry blocks from one daemon to another, and read memory directly. Machines crash and stop at any
 point; daemons are cut off from etcd and from each other; etcd loses its quorum.
 
@@ -40,8 +40,8 @@ BLOCKS = 6
 
 
 class SimDaemon:
-    """A name with its drive and its current process. `blocks`: by tenant, when the block under each
-    name was made; on the drive, and in memory that hosts read."""
+    """A daemon's name, drive and current process. `blocks`: by tenant and name, when each block was
+    made; they are on the drive and in memory that hosts read."""
 
     def __init__(self, pod: "Pod", number: int, rate: float) -> None:
         self.pod, self.name, self.rate = pod, f"dpu{number}", rate
@@ -99,7 +99,7 @@ class SimDaemon:
         self.machine.late.clear()
 
     def answers(self, connection: Any) -> bool:
-        """Whether the reactor serves it now."""
+        """Whether the reactor serves the connection now."""
         return connection in self.logged_in and self.clock() <= self.until_ns
 
     def _beats(self) -> None:
@@ -125,7 +125,7 @@ class SimDaemon:
         self.logged_in.remove(connection)
 
     def _purge(self, index: int, _: int) -> dict[str, int]:
-        """A few at a time."""
+        """Purge a few blocks at a time."""
         blocks = self.blocks[TENANTS[index]]
         for name in sorted(blocks)[:2]:
             del blocks[name]
@@ -195,7 +195,7 @@ class SimHost:
                 self.connections.pop(member.name, None)
 
     def _look(self) -> None:
-        """If a newer map deleted the tenant's blocks, discard everything held."""
+        """Read the map; if it deleted the tenant's blocks, discard everything held."""
         try:
             newest = self.client.map()
         except OffstageError:
@@ -259,7 +259,7 @@ class SimHost:
             self._use(made, block)
 
     def _copy(self, connection: Any, block: int) -> None:
-        """A direct read of its memory, which involves no process, so also of a stopped one."""
+        """Read a block from the daemon's memory, even while its process is stopped."""
         made = connection.daemon.blocks[self.tenant].get(block)
         there = connection.machine is connection.daemon.machine and not connection.machine.dead
         if made is None or not there:
@@ -279,13 +279,13 @@ class SimHost:
         self.held[block] = made
 
     def _reached(self, connection: Any) -> None:
-        """At the daemon, when the message arrives."""
+        """Check, as a message arrives, that the daemon may serve it."""
         if not connection.daemon.answers(connection):
             raise RunFailed("the connection was ended")
         self.pod.check_incarnation(connection.daemon.name, connection.incarnation, "an answer")
 
     def _call(self, connection: Any, work: Callable[[], Any]) -> Any:
-        """A request and its answer. RunFailed, Refused: no answer in time, or a refusal."""
+        """Make a request; returns its answer. RunFailed: no answer in time, or a refusal."""
         world, answers, begun = self.pod.world, list[Any](), self._clock()
         process: Process | None = world.current()
 
@@ -335,11 +335,11 @@ class Pod:
         self.hosts = [SimHost(self, number) for number in range(3)]
 
     def rate(self) -> float:
-        """The rate of a clock."""
+        """Draw the rate of a clock."""
         return self.rng.uniform(1 - self._drift, 1 + self._drift)
 
     def message(self, sender: str, to: Machine, call: Callable[[], None]) -> None:
-        """It arrives late or is lost. Errors of the call are ignored here."""
+        """Send a message, which arrives late or is lost. A refusal is only counted."""
 
         def arrive() -> None:
             try:

@@ -1,9 +1,9 @@
 """Virtual time for a whole pod: processes that take turns, messages between them, and an etcd.
 
-Each process is a thread, of which exactly one runs at a time: it runs until it sleeps or waits,
-then the next event that is due runs. So blocking code such as the product's runs unchanged, and a
-seed determines the order of all events. A stopped process stops in the middle of its work until it
-is resumed; a killed one never resumes.
+Each process is a thread, and exactly one runs at a time: it runs until it sleeps or waits, then
+the next event is due. So the product's blocking code runs unchanged, and a seed determines the
+order of all events. A stopped process halts in the middle of its work until it is resumed; a killed
+one never resumes.
 """
 
 import heapq
@@ -31,7 +31,7 @@ class Machine:
     """The processes of one daemon or host, which can be stopped, killed and cut off."""
 
     def __init__(self, name: str, rate: float = 1.0) -> None:
-        """`rate`: of its clock."""
+        """`rate`: how fast its clock runs."""
         self.name, self.rate = name, rate
         self.stopped = self.dead = False
         self.late: list[Callable[[], None]] = []
@@ -41,7 +41,7 @@ class Process:
     """One thread of a machine."""
 
     def __init__(self, world: "World", of: Machine, body: Callable[[], None]) -> None:
-        """It begins at once, in its turn."""
+        """Start it; it runs when its turn comes."""
         self.of, self.turn, self.token, self.over = of, threading.Lock(), 0, False
         self.failed: BaseException | None = None
         self._world, self._body = world, body
@@ -64,10 +64,10 @@ class Process:
 
 
 class World:
-    """Time, turns and chance."""
+    """Virtual time, turns, and all randomness."""
 
     def __init__(self, seed: int) -> None:
-        """Starts empty."""
+        """Start without processes."""
         self.rng = random.Random(seed)
         self.now, self._count = 0, 0
         self._due: list[tuple[int, int, Callable[[], None]]] = []
@@ -77,18 +77,18 @@ class World:
         self._processes: list[Process] = []
 
     def spawn(self, of: Machine, body: Callable[[], None]) -> Process:
-        """A process of a machine."""
+        """Start a process of a machine."""
         one = Process(self, of, body)
         self._processes.append(one)
         return one
 
     def at(self, time: int, call: Callable[[], None]) -> None:
-        """Call it at that time."""
+        """Schedule a call for that time."""
         self._count += 1
         heapq.heappush(self._due, (max(time, self.now), self._count, call))
 
     def deliver(self, to: Machine, delay: int, call: Callable[[], None]) -> None:
-        """A message: lost if the machine is dead, held back if it is stopped."""
+        """Deliver a message: lost if the machine is dead, held back if it is stopped."""
         self.at(self.now + delay, lambda: self._arrive(to, call))
 
     def _arrive(self, to: Machine, call: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class World:
             call()
 
     def sleep(self, duration: int) -> None:
-        """Of the running process; `wake` ends it early."""
+        """Let the running process sleep; `wake` ends that early."""
         one = self._running
         assert one is not None
         one.token += 1
@@ -116,7 +116,7 @@ class World:
         return self._running
 
     def wake(self, one: Process) -> None:
-        """It resumes now, in its turn."""
+        """Let a process resume now, when its turn comes."""
         token = one.token
         self.at(self.now, lambda: self._resume(one, token))
 
@@ -141,7 +141,7 @@ class World:
             self.at(self.now, lambda call=call: self._arrive(of, call))  # type: ignore[misc]
 
     def run(self, until: int, done: Callable[[], bool]) -> bool:
-        """Run until that time, or until it is done; returns whether it was."""
+        """Run until that time or until `done`; returns whether it was done."""
         while self._due and self._due[0][0] <= until:
             time, _, call = heapq.heappop(self._due)
             self.now = time
@@ -163,7 +163,7 @@ class Etcd:
     """One map, which only a quorum serves. `cut`: the names that cannot reach it."""
 
     def __init__(self, world: World, pod: PodMap) -> None:
-        """With the map of its first epoch."""
+        """`pod`: the map of the first epoch."""
         self.world, self.pod = world, pod
         self.quorum = True
         self.cut: set[str] = set()
@@ -171,7 +171,7 @@ class Etcd:
 
 
 class Client:
-    """`Membership` of one machine."""
+    """The `Membership` of one machine."""
 
     fresh = False
 
@@ -194,7 +194,7 @@ class Client:
         raise RunFailed("etcd does not answer")
 
     def map(self) -> PodMap:
-        """See `Membership`."""
+        """Return etcd's map; without an answer, the last one read."""
         try:
             self._last = self.call(lambda: self._etcd.pod)
         except RunFailed:
@@ -206,7 +206,7 @@ class Client:
         return self._last
 
     def change(self, transition: Callable[[PodMap], PodMap]) -> PodMap:
-        """See `Membership`."""
+        """Apply a transition to the newest map, until etcd takes it."""
         while True:
             before = self.call(lambda: self._etcd.pod)
             after = transition(before)
@@ -222,4 +222,4 @@ class Client:
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""

@@ -1,4 +1,4 @@
-"""Hand-made arguments and views for policies of the laboratory."""
+"""Hand-made settings and views for the laboratory's policies."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def view(
     session: int = 0,
     predicted: Any = None,
 ) -> View:
-    """The k best of each layer are selected."""
+    """A view in which the k best blocks of each layer are selected."""
     scores = np.asarray(scores, np.uint16)
     selected = np.full((len(scores), k), ABSENT, np.uint32)
     for layer, chosen in enumerate(best(scores, k)):
@@ -48,6 +48,6 @@ def view(
 
 
 def guesses_of(answer: Any) -> set[tuple[int, int, int, int]]:
-    """(after_layer, layer, steps, ordinal) of every guess."""
+    """Return (after_layer, layer, steps, ordinal) of every guess."""
     names = ("after_layer", "layer", "steps", "ordinal")
     return {tuple(int(one[name]) for name in names) for one in answer}  # type: ignore[misc]

@@ -8,8 +8,8 @@ import pytest
 
 
 class Medium:
-    """Records each `os.fsync` of this process from its construction on; of files that existed
-    before, whatever is synced again is on the medium."""
+    """Records each `os.fsync` of this process from its construction on; a file that existed before
+    is on the medium once it is synced again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: dict[tuple[int, int], bytes] = {}

@@ -1,6 +1,6 @@
-"""Each Python file of ours parsed once, for the tests that inspect the code itself.
+"""The project's Python files, each parsed once, for tests that inspect the code itself.
 
-All trees together are about 200 MB: a test module that used them calls `forget` at its end.
+All trees together are about 200 MB: a test module that uses them calls `forget` at its end.
 """
 
 import ast
@@ -18,13 +18,13 @@ def parsed(path: Path) -> ast.Module:
 
 @functools.cache
 def functions_of(path: Path) -> tuple[Function, ...]:
-    """Every function in it, methods and inner ones too."""
+    """Every function in a file, methods and nested ones too."""
     return tuple(node for node in ast.walk(parsed(path)) if isinstance(node, Function))
 
 
 @functools.cache
 def imports_of(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """Every import statement in it, wherever it stands."""
+    """Every import statement in a file, at any depth."""
     found = ast.walk(parsed(path))
     return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
 

@@ -1,8 +1,8 @@
 """A host of the verbs fabric in pyverbs, written from the documented layouts alone.
 
 It shares no code with the firmware's own host: blob, region, port and immediate values are those of
-docs/reference/protocol.md and memory-map.md. One queue pair, one command at a time, every wait with
-a deadline. It checks records as a host must: a mismatch returns None, never bytes.
+docs/reference/protocol.md and memory-map.md. It has one queue pair, sends one command at a time and
+waits with a deadline. It checks records as a host must: a mismatch returns None, never bytes.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ class Result:
 
 
 class PyverbsHost:
-    """A host at one port. `answer` goes to the DPU's end before any other call."""
+    """A host at one port. Its `answer` must reach the DPU's end before any other call."""
 
     def __init__(self, blob: bytes, device: str, gid_index: int, port: int = 1) -> None:
         (gid, self.qpn, self.psn, mtu, _, reads_max), rest = self._opened(blob)
@@ -95,7 +95,7 @@ class PyverbsHost:
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 4 * self.entries + 64)
         access = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
-        self.copy = MR(self.pd, size, access)  # of the port, as it is laid out there
+        self.copy = MR(self.pd, size, access)  # of the port, in its layout
         self.room = MR(self.pd, READ_BYTES + self.stride, enums.IBV_ACCESS_LOCAL_WRITE)
         cap = QPCap(max_send_wr=64, max_recv_wr=2 * self.entries + 4)
         self.qp = QP(
@@ -117,7 +117,7 @@ class PyverbsHost:
     # ---- one-sided reads ----
 
     def find(self, key: bytes) -> tuple[int, int] | None:
-        """Slot and generation of a block key, from its two buckets."""
+        """Return slot and generation of a block key, from its two buckets."""
         for bucket in self._buckets(key):
             size = self.bucket_entries * ENTRY.size
             data = self._read(self.directory_at + bucket * size, size)
@@ -127,7 +127,7 @@ class PyverbsHost:
         return None
 
     def record(self, key: bytes, slot: int, generation: int) -> bytes | None:
-        """The block in a slot; None: its trailer, seal or checksum does not match."""
+        """Return the block in a slot; None: its trailer, seal or checksum does not match."""
         data = self._read(self.slots_at + slot * self.stride, self.stride)
         (_, _, length, _, _, checksum, _, _, _, name, life, cause, seal) = TRAILER.unpack_from(
             data, self.trailer_at
@@ -141,11 +141,11 @@ class PyverbsHost:
     # ---- commands ----
 
     def nop(self) -> int:
-        """An empty command; its return code."""
+        """Send an empty command; returns its code."""
         return self._command(SQE.pack(7, NOP, *[0] * 13))
 
     def put(self, session: int, layer: int, ordinal: int, block: bytes) -> int:
-        """Write a block, through the put window and a command; returns its code."""
+        """Put a block through the put window; returns the command's code."""
         self._write(self.puts_at, block)
         return self._command(
             SQE.pack(
@@ -154,7 +154,7 @@ class PyverbsHost:
         )
 
     def step(self, session: int, step: int, layer: int, ordinals: list[int]) -> list[Result]:
-        """Demand blocks, having seen none; returns where each is."""
+        """Demand blocks as not found in the directory; returns where each is."""
         count = len(ordinals)
         area = struct.pack(f"<{count}I", *ordinals) + bytes(count)
         self._write(self.payloads_at, area)
@@ -168,7 +168,7 @@ class PyverbsHost:
         return [placed[i] for i in range(count)]
 
     def close(self) -> None:
-        """Log out, so that the port can have another host."""
+        """Log out, so that another host can have the port."""
         nothing = SGE(self.copy.buf, 0, self.copy.lkey)
         self._post(enums.IBV_WR_RDMA_WRITE_WITH_IMM, self.port_at, nothing, FAREWELL)
         self._until(lambda: self.sent == 0)
@@ -215,7 +215,7 @@ class PyverbsHost:
         return (scores_at + self.score_max * 2 + 63) & ~63
 
     def _command(self, sqe: bytes) -> int:
-        """Write it with its arrival, and wait for its last completion."""
+        """Write a command and announce it; wait for its last completion."""
         at = self.submissions_at + self.submitted % self.entries * SQE.size
         self.submitted += 1
         self.copy.write(sqe, len(sqe), at)
@@ -259,7 +259,7 @@ class PyverbsHost:
         self.sent += 1
 
     def _receive(self) -> RecvWR:
-        """Room for one immediate value; pyverbs requires a buffer although it has no bytes."""
+        """A receive of one immediate value; pyverbs requires a buffer although no byte arrives."""
         return RecvWR(num_sge=1, sg=[SGE(self.room.buf, 1, self.room.lkey)])
 
     def _until(self, done: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
-"""The scheduler of qos.h as plain code: lists that are searched.
+"""The scheduler of qos.h in plain Python, over lists that it searches.
 
-It stores nothing that can be derived: a bucket is the history of the bytes taken, and covers an
-item if no window of time would have more than burst + rate * window with it.
+It stores nothing that can be derived: a token bucket is the history of bytes taken, and covers an
+item if no window of time that includes it has more than burst + rate * window bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ PS_PER_S = 10**12
 
 @dataclass(frozen=True)
 class Waiter:
-    """A waiting item; a tenant's first is its least."""
+    """A waiting item; within a round, the least `order` comes first."""
 
     deadline_ps: int
     sequence: int
@@ -30,7 +30,7 @@ class Waiter:
 
 
 class PlainQos:
-    """The same calls as `offstage.bindings.qos.Qos`, the same answers."""
+    """Has the calls of `offstage.bindings.qos.Qos`, and gives the same answers."""
 
     def __init__(self, config: QosConfig, tenants: list[TenantShare]) -> None:
         self.config, self.tenants = config, list(tenants)
@@ -67,11 +67,11 @@ class PlainQos:
         return None
 
     def first(self, tenant: int) -> Waiter:
-        """Of the lowest round, the most urgent."""
+        """Return the most urgent waiter of the lowest round."""
         return min(self.waiters[tenant], key=lambda one: (self.sessions[one.who][0], *one.order))
 
     def ready_ps(self, tenant: int) -> int | None:
-        """From when on the bucket covers the first item; None: nothing waits, or it is held."""
+        """When the bucket covers the first item; None: nothing waits, or the tenant is held."""
         if not self.waiters[tenant] or tenant in self.held:
             return None
         share = self.tenants[tenant]

@@ -1,4 +1,4 @@
-"""A daemon's answers without sockets: the service over a given device, and logins."""
+"""A daemon's service without sockets, over a given device, and logins to it."""
 
 import io
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class World:
 
 
 def world_of(device: Any) -> World:
-    """Of two tenants that share 16 MiB, over a device without firmware."""
+    """Return a world with two tenants that share 16 MiB of arena, over the given device."""
     config = load(overrides={"storage.backend": "emulated", "arena.size": "16MiB"}, environ={})
     config = replace(config, tenants=(Tenant(name="red"), Tenant(name="blue")))
     derived = derive(config)

@@ -1,9 +1,9 @@
-"""Makes our storage backend by SGLang's own factory, in the environment that has SGLang.
+"""Makes Offstage's storage backend by SGLang's own factory, in the environment that has SGLang.
 
-`sglang_storage.py EXTRA` with the JSON of `--hicache-storage-backend-extra-config`. Pages go
-through the calls that its cache controller makes, with its file backend next to ours; with
-SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE its own fault injector stands between. The last line is
-the observations, as JSON.
+`sglang_storage.py EXTRA`: EXTRA is the JSON of `--hicache-storage-backend-extra-config`. Pages go
+through the calls that SGLang's cache controller makes, to Offstage's backend and to SGLang's file
+backend; SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE puts SGLang's own fault injector in between. The
+last line has the observations, as JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ ROUNDS = 20
 
 
 class Pool:
-    """As SGLang's MHATokenToKVPoolHost keeps pages, layer by layer; that class needs CUDA."""
+    """Keeps pages layer by layer, like SGLang's MHATokenToKVPoolHost, which needs CUDA."""
 
     layout, page_size, layer_num, head_num, head_dim = "layer_first", PAGE, LAYERS, HEADS, DIM
     dtype = torch.bfloat16

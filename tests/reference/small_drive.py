@@ -1,4 +1,4 @@
-"""A drive so small that a handful of reads meet its limits: parameters of the NVMe model."""
+"""A drive so small that a handful of reads reach its limits: parameters of the NVMe model."""
 
 DRIVE = {
     "channel_count": 2,

@@ -1,6 +1,6 @@
 """The smallest side of a fabric, to start a new one from: copy it, and replace the dictionary.
 
-It keeps blocks in this process, so a call has ended when it has begun, and every other method is a
+It keeps blocks in this process, so a call ends as it begins, and every other method is a
 default of `Fabric`. A slower side leaves `ended` False and overrides `_advance`, which sets it once
 the link has answered; one with scores, guesses or pins overrides their methods too.
 """
@@ -34,7 +34,7 @@ class SmallestFabric(Fabric):
             target = request.target[row, : len(block)]
             target.data[:] = block
             fetch.lengths[place], fetch.checksums[place] = len(block), checksum(target)
-            fetch.ends[place] = 0  # `enum ofs_end`: how it was there, for the tier's ledger
+            fetch.ends[place] = 0  # `enum ofs_end`, for the tier's ledger
         fetch.ended = True
         return fetch
 

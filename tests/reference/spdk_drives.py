@@ -1,10 +1,9 @@
 """Drives of a real SPDK target, for the tests marked `spdk`.
 
 One nvmf_tgt serves all tests of a process; it starts with the first drive and ends with the
-process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and its contents
-are lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the transport id of
-a drive that another machine's target serves. If something is missing, the test skips and names the
-fix.
+process. OFFSTAGE_SPDK_PCIE has the address of a drive of this machine, whose contents are lost;
+OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the transport id of a drive that another
+machine's target serves. If something is missing, the test skips and names the fix.
 """
 
 import atexit
@@ -35,7 +34,7 @@ test_storage.{mistake}(test_storage.SIDES[{side!r}], Path({folder!r}))
 
 
 def program() -> str:
-    """SPDK's nvmf_tgt; skips where it or the extension is not there."""
+    """Return the path of SPDK's nvmf_tgt; skips if it or the extension is missing."""
     found = shutil.which(os.environ.get("OFFSTAGE_NVMF_TGT", "nvmf_tgt"))
     try:
         spdk.ensure()
@@ -47,7 +46,7 @@ def program() -> str:
 
 
 def start(memory_mib: int = MEMORY_MIB) -> Target:
-    """A target of the caller's own, to be closed by him."""
+    """Start a target, which the caller closes."""
     try:
         return Target(program(), memory_mib=memory_mib)
     except Missing as error:
@@ -63,8 +62,8 @@ def _target() -> Target:
 
 @functools.cache
 def drive(transport: str, size_bytes: int) -> str:
-    """The transport id of a drive in memory, with sectors of 512 B; a child's is its parent's. Of
-    PCIe: the one that was named."""
+    """Return the transport id of a drive in memory, with sectors of 512 B, or of the one that the
+    environment names. A child process uses its parent's."""
     if transport == "PCIe":
         address = os.environ.get("OFFSTAGE_SPDK_PCIE", "")
         if not address:
@@ -92,8 +91,8 @@ def drive(transport: str, size_bytes: int) -> str:
 
 
 def ends_by(test: Path, mistake: str, side: str, folder: Path) -> int:
-    """The signal that ends a new process which makes a mistake of tests/contract/test_storage.py;
-    0 where none does."""
+    """Make a mistake of tests/contract/test_storage.py in a new process; returns the signal that
+    ended it, or 0."""
     folders = [str(test.parent), str(Path(__file__).parent)]
     text = CHILD.format(folders=folders, mistake=mistake, side=side, folder=str(folder))
     done = subprocess.run(

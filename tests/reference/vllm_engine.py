@@ -1,19 +1,20 @@
-"""A vLLM engine that is asked by lines of JSON, in the environment that has vLLM.
+"""A vLLM engine that takes requests as lines of JSON, in the environment that has vLLM.
 
-`vllm_engine.py MODEL CONNECTOR MORE`: the second is the KV transfer configuration, or null, the
-third more of vLLM's arguments. A line has `prompts`, lists of tokens, `tokens`, how many are to
-follow each, and maybe `params`, transfer parameters of all of them. The answer has those tokens,
-how many of each prompt were not computed, and the seconds to each one's first token. Only lines
-that begin with MARK are answers. With `adapter`, a name, number and path, all of a line's prompts
-are computed with that LoRA adapter.
+`vllm_engine.py MODEL CONNECTOR MORE`: CONNECTOR is the KV transfer configuration or null, MORE has
+further arguments of vLLM. A request has `prompts` (lists of tokens), `tokens` (how many to generate
+for each) and optionally `params` (transfer parameters for all of them). The answer has those
+tokens, how many of each prompt were not computed, and the seconds to each first token. Only lines
+that begin with MARK are answers. A request may also have:
 
-`stop` stops the process of that number, the daemon, when the next load apart from steps begins, and
-the answer says in which order the prompts ended.
-
-`truncate` makes the object of that block of the first prompt one byte long before (of several
-workers the last one's), `rot` has the next load of such an object fail, `forget` empties vLLM's own
-cache. The answer to `read` is how a read of such an object ends, that to `metrics` the counters of
-this connector in Prometheus, and that to `decisions` what was fetched or computed.
+- `adapter`: name, number and path of a LoRA adapter for all its prompts
+- `stop`: a daemon's process id; it is stopped when the next load that no step waits for begins, and
+  the answer says in which order the prompts ended
+- `truncate`: a block of the first prompt, whose object (the last worker's) becomes one byte long
+- `rot`: a block of the first prompt; the next load of its object fails
+- `forget`: empty vLLM's own cache
+- `read`: a block of the first prompt; the answer is only how a read of its object ends
+- `metrics`, `decisions`: the answer is only this connector's counters in Prometheus, or what was
+  fetched or computed
 """
 
 import json
@@ -58,7 +59,7 @@ def metrics(llm: Any) -> dict[str, float]:
 
 
 def rot(llm: Any, place: int, tokens: list[int]) -> None:
-    """The object of that block is found, and does not load the next time."""
+    """Let the next load of the block's object fail, although it is found."""
     name = scheduler_side(llm)._client.name(key_of(llm, place, tokens))
     copies = worker_side()._copies
     client = copies._client
@@ -77,7 +78,7 @@ def rot(llm: Any, place: int, tokens: list[int]) -> None:
 
 
 def stop(pid: int) -> None:
-    """Freeze the daemon at the next load that no step waits for."""
+    """Stop the daemon when the next load that no step waits for begins."""
     apart = worker_side()._copies._apart
     client = apart._client
 

@@ -13,7 +13,7 @@ BLOCK_TOKENS = 16
 CONTEXT, STEPS = 320, 40
 ROOM = (CONTEXT + STEPS + BLOCK_TOKENS - 1) // BLOCK_TOKENS
 SMALL_POOL = ["--pool-ratio", "0.3"]
-"""So that what a layer read has left the pool before it reads again: every step fetches."""
+"""What a layer has read leaves the pool before it reads again, so every step fetches."""
 
 
 def start(

@@ -20,7 +20,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SHARED_BY = 4
-"""An option that this many commands have alike stands in one table for all."""
+"""Options that this many commands share go into one table."""
 HOW_TO = {
     "offstage asic": "how-to/model-a-chip.md",
     "offstage asic validate": "reference/asic-validation.md",
@@ -61,7 +61,7 @@ HOW_TO = {
     "offstage trace capture": "how-to/capture-a-trace.md",
     "offstage trace generate": "reference/workloads.md",
 }
-"""The page about a command: that of the longest name here that it begins with."""
+"""The page about each command; the longest prefix of its name decides."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -12,7 +12,7 @@ from offstage.testbeds.beds.daemon import Daemon, serve
 TENANT = "lab"
 SHARD_TOKENS = 512
 UNHURRIED_NS = 5_000_000_000
-"""A deadline of fetches where every member of the map is there: no slow machine misses it."""
+"""A fetch deadline that no slow machine misses while every member of the map is there."""
 
 
 @dataclass

@@ -58,7 +58,7 @@ class Daemon(Fabric):
         self.limits = SimpleNamespace(message_size_bytes_max=1 << 20)
         self.told = 0
         self.closed: list[bool] = []
-        """Whether it was kept, by session."""
+        """Of each closed session: whether its blocks were kept."""
         self._ended: list[Any] = []
 
     def probe(self) -> int:

@@ -18,9 +18,9 @@ from offstage.dpu.pod.map import Member, PodMap, added, deleted, reconciled
 
 TTL = 4
 CAP = TTL + 1
-"""An age that is past every bound: a lease's."""
+"""An age past every bound of a lease."""
 LATE = TTL // 2 + 1
-"""And those of the daemon and of the host."""
+"""An age past every bound of the daemon and the host."""
 ME = "dpu0"
 
 
@@ -62,11 +62,11 @@ class Asked(NamedTuple):
     epoch: int
     incarnation: int
     after_delete: bool
-    """It began after the deletion was acknowledged."""
+    """Whether it began after the deletion was acknowledged."""
     content: str = ""
     served_by: int = 0
     past: bool = False
-    """When it was served, the map no longer had that incarnation."""
+    """Whether the map no longer had that incarnation when it was served."""
 
 
 class Kept(NamedTuple):
@@ -106,11 +106,11 @@ class State(NamedTuple):
     pod: Kept = Kept()
     lease: int = 0
     reported: int = 1
-    """The epoch that the daemon said last that it has carried out."""
+    """The last epoch that the daemon said it has carried out."""
     acknowledged: bool = False
     incarnation: int = 1
     own: int = 0
-    """Age of the question of its last confirmation, by the daemon's clock."""
+    """Age of the request that was last confirmed, by the daemon's clock."""
     epoch: int = 1
     beat: tuple[str, int, int] | None = None
     """Its keepalive: `sent` or `back`, its age, the epoch that it carries."""
@@ -120,7 +120,7 @@ class State(NamedTuple):
     host_incarnation: int = 1
     asked: Asked | None = None
     answered: int = LATE
-    """Age of the question that the daemon answered last, by the host's clock."""
+    """Age of the request that the daemon last answered, by the host's clock."""
     slow: bool = True
     """A clock may still run behind by one tick."""
 

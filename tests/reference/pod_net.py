@@ -18,7 +18,7 @@ from offstage.testbeds.beds import netns
 
 NETWORKS = {"etcd": "10.79.2", "pod": "10.79.1"}
 OURS = 254
-"""The last part of the address that the test has in both."""
+"""The last part of the test's own address in both networks."""
 KERNEL = "needs a kernel with network namespaces, veth and bridges"
 
 

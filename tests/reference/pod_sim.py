@@ -36,7 +36,7 @@ LOOK_NS = S // 2
 DOCUMENTS, LONGEST = 6, 14
 REQUESTS = 14
 REQUEST_NS = 20 * S
-"""More than any may take: so many members, each a few deadlines."""
+"""More than a request may take: a few deadlines for each member."""
 FAULTS = ("crash", "stop", "cut host", "slow", "full", "no quorum", "loss", "drain")
 LASTS_S = 8
 
@@ -54,7 +54,7 @@ class Pod:
         self.loss = 0.0
         self.daemons = {one.name: Daemon(world, one.name, self._rate(), LAYERS) for one in members}
         self.at: dict[Key, str] = {}
-        """Blocks that were acknowledged, and where last."""
+        """Blocks that were acknowledged, with the daemon that did so last."""
         self.refused: set[Key] = set()
         """Blocks whose last put was refused: a full disk, a quota."""
         self.counts: Counter[str] = Counter()

@@ -17,7 +17,7 @@ from offstage.dpu.pod.map import PodMap
 __all__ = ["DRIFT", "FAULTS", "Broken", "run_seed"]
 
 DRIFT = 0.05
-"""Of each clock from etcd's: an eighth of a lease is left for two that drift apart."""
+"""How far each clock drifts from etcd's; a lease leaves an eighth for two that drift apart."""
 FAULTS = ("crash", "stop", "cut etcd", "cut peers", "cut host", "no quorum", "loss", "slow")
 CALM_NS = 6 * LEASE_NS
 

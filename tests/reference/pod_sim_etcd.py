@@ -11,7 +11,7 @@ __all__ = ["LEASE_NS", "SECRET", "LeaseClient", "LeaseEtcd"]
 
 LEASE_NS = 4 * S
 SECRET = bytes(32)
-"""Of the pod."""
+"""The pod's secret."""
 
 
 class LeaseEtcd(Etcd):
@@ -21,7 +21,7 @@ class LeaseEtcd(Etcd):
     def __init__(self, world: World) -> None:
         super().__init__(world, PodMap(epoch=1))
         self.leases: dict[int, list[Any]] = {}
-        """Who, and until when."""
+        """Holder and end of each lease."""
         self.changed_at: dict[int, int] = {}
         """When each epoch began."""
         self._number = 0

@@ -324,10 +324,10 @@ class Pod:
         self.cut: set[frozenset[str]] = set()
         self.loss, self.over = 0.0, False
         self.acknowledged: dict[str, int] = {}
-        """By tenant, what was made before is gone: this was acknowledged."""
+        """By tenant: everything made before this was acknowledged as deleted."""
         self.put_back = self.unsure = False
-        """etcd was put back and nobody has accepted that yet; no lease has passed since a member
-        said that it is in doubt."""
+        """etcd was restored, which no operator has accepted yet; no lease has passed since a member
+        reported doubt."""
         self.daemons: dict[str, SimDaemon] = {}
         for number in range(daemons):
             one = SimDaemon(self, number, self.rate())

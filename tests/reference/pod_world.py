@@ -20,7 +20,7 @@ from offstage.dpu.pod.map import HISTORY_MAX, PodMap
 
 MS, S = 10**6, 10**9
 CALL_NS = S // 4
-"""What etcd is waited for."""
+"""How long a call waits for etcd."""
 
 
 class Killed(BaseException):

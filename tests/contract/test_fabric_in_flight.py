@@ -15,7 +15,7 @@ from offstage.bindings.fabric import PutRequest
 
 
 def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
-    """Eight fetches begun together, ended in any order, return the same as one by one."""
+    """Eight fetches begun together and ended in reverse return the same as one by one."""
     assert not host.put(range(64)).any()
     begun = [(list(range(n, 64, 8)), *host.begin(list(range(n, 64, 8)))) for n in range(8)]
     for ordinals, fetch, target in reversed(begun):

@@ -382,7 +382,6 @@ class HoldsAFile(Silent):
 
 
 def test_state_that_cannot_be_copied_is_refused() -> None:
-    """The error is one line that says what to keep instead."""
     case = CASES[0]
     with pytest.raises(BadInput, match="cannot be copied"):
         run(Opened((HoldsAFile,), case.setting), case, views(case))

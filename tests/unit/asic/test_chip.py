@@ -336,7 +336,7 @@ def test_collisions_and_sets_follow_from_their_numbers() -> None:
 
 
 def test_every_unit_of_a_network_is_on_a_route() -> None:
-    """A unit that no route visits would always show as idle; `cxl` is listed only if used."""
+    """A unit that no route visits would always show as idle; only `codec_core` may be one."""
     for name in names():
         found = network(read_preset(name))
         visited = {stage.unit for stages in found.routes.values() for stage in stages}

@@ -101,7 +101,7 @@ def test_a_chip_takes_its_ratio_from_the_table(tmp_path: Path) -> None:
 
 
 def test_a_table_with_another_key_is_refused(tmp_path: Path) -> None:
-    """A number without its tag is refused."""
+    """An unknown key is refused, and so is a table that is not there."""
     with pytest.raises(BadInput, match="value2"):
         (tmp_path / "wrong.toml").write_text("origin = []\nrate = []\nratio = []\nvalue2 = 1\n")
         read_table(tmp_path / "wrong.toml")

@@ -11,6 +11,7 @@ from offstage.bindings.notes import Note
 
 __all__ = [
     "all_staged",
+    "kl_beyond",
     "pool_holds_all",
     "selected_alike",
     "text_unread",
@@ -84,6 +85,21 @@ def text_unread(name: str, tokens: int, read: int, block_tokens: int) -> list[No
             "text-unread",
             f"the last {tokens - read:,} of the {tokens:,} tokens of {name} "
             "are not read and have no effect",
+        )
+    ]
+
+
+def kl_beyond(kl: float, kl_max: float | None, tail_tokens: int) -> list[Note]:
+    """Noted if types of KV chosen within a bound cost more over the decoded tokens."""
+    if kl_max is None or kl <= kl_max:
+        return []
+    return [
+        Note(
+            "kl-beyond",
+            f"--max-kl {kl_max:g} was kept on the last {tail_tokens} tokens of the context, and "
+            "the decoded tokens cost more",
+            "lower it",
+            figures=f"KL {kl:.2g}",
         )
     ]
 

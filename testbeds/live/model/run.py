@@ -70,6 +70,7 @@ from offstage.testbeds.live.model_results import (
 from offstage.testbeds.live.run_figures import ends_differ
 from offstage.testbeds.live.vacuous import (
     all_staged,
+    kl_beyond,
     pool_holds_all,
     selected_alike,
     text_unread,
@@ -314,6 +315,8 @@ class TextRun:
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
+        kl_mean = float(np.mean([one.kl for one in positions]))
+        choice, whole = self.choice, chosen == room
         self.record = record = attention.record
         stall_ms = record.stall_ms()
         return ModelPass(
@@ -323,10 +326,10 @@ class TextRun:
             share_read=_share_read(record, geometry, len(self.tokens)),
             perplexity=_perplexity([one.nll for one in positions]),
             top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
-            kl_mean=float(np.mean([one.kl for one in positions])),
+            kl_mean=kl_mean,
             kl_max=max(one.kl for one in positions),
             logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown) if chosen == room else None,
+            bit_equal=self._bit_equal(logits, grown) if whole else None,
             demands=ledger.demands,
             bytes_read=ledger.demand_bytes_read + ledger.prefetch_bytes_read,
             hit=ledger.ended.hit_rate,
@@ -349,6 +352,11 @@ class TextRun:
             notes=[
                 *warm_start(before),
                 *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
+                *(
+                    kl_beyond(kl_mean, options.max_kl, choice.tail_tokens)
+                    if choice and whole
+                    else []
+                ),
                 *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
             ],
         )

@@ -8,6 +8,7 @@ from offstage.host.model.models import geometry
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.vacuous import (
     all_staged,
+    kl_beyond,
     pool_holds_all,
     selected_alike,
     text_unread,
@@ -22,6 +23,7 @@ CASES: dict[str, tuple[list[Note], list[Note]]] = {
     "selected-alike": (selected_alike((8, 9, 400), [8, 9, 9]), selected_alike((8, 9), [8, 9])),
     "text-unread": (text_unread("t", 64, 48, 16), text_unread("t", 63, 48, 16)),
     "hints-unused": (told_in_vain(5, {"used": 0, "dropped": 5}), told_in_vain(5, {"late": 1})),
+    "kl-beyond": (kl_beyond(0.02, 0.01, 128), kl_beyond(0.01, 0.01, 128) + kl_beyond(9, None, 0)),
     "warm-start": (warm_start(Ledger(resident_slots=1)), warm_start(Ledger())),
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Do the packages of docs/examples work beside an installed Offstage? Run where they are installed, with
 # their environment's bin on the path: a daemon on the example's storage, the example's connector against
-# it, and a lab run with the example's policy.
+# it, a lab run with the example's policy, and the data set.
 set -euo pipefail
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/offstage-examples.XXXXXX")
@@ -44,4 +44,5 @@ use = "rising"
 END
 offstage lab run rising.toml --out rising >lab.log 2>&1
 test -s rising/summary.json
-echo "examples: storage, connector and policy work beside the wheel"
+python -c 'import offstage_selections as set; assert all(set.scores(text).any() for text in set.FILES)'
+echo "examples: storage, connector, policy and data set work beside the wheel"

@@ -1,0 +1,81 @@
+"""The table of README.md, by the laboratory: `python figures.py OUT`.
+
+`python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
+how much the reduced ones differ. Needs Offstage, and no model.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import offstage
+from offstage.testbeds.lab.results.summary import PointSummary
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "offstage_selections/data"
+
+
+def points(file: Path, out: Path, pools: Iterable[float] = (0.0, 1.0)) -> list[PointSummary]:
+    """Every setting of selections.toml on one text."""
+    changes = {
+        "workload.file": str(file),
+        "sweep": {"tier.hbm_pool_over_k": list(pools)},
+    }
+    return offstage.run(HERE / "selections.toml", out=out, changes=changes, sweep=True).points
+
+
+def cell(point: PointSummary) -> str:
+    """Non-trivial hits in per cent, and the reads over those of LRU at 2 k."""
+    assert point.nontrivial_hit is not None and point.traffic_vs_reference is not None
+    return f"{100 * point.nontrivial_hit.value:.1f} at {point.traffic_vs_reference.value:.2f}"
+
+
+def bound(point: PointSummary, name: str) -> str:
+    """Non-trivial hits of a bound."""
+    found = next(one.nontrivial_hit for one in point.bounds if one.name == name)
+    assert found is not None
+    return f"{100 * found.value:.1f}"
+
+
+def rows(text: str, found: list[PointSummary]) -> list[str]:
+    """The lines of a text: its policies, and the best without prefetch."""
+    found = sorted(found, key=lambda one: (one.info.hbm_pool_over_k, one.info.buffer_over_k))
+    policies = list(dict.fromkeys(one.info.policy for one in found))
+    lines = []
+    for policy in policies:
+        cells = [cell(one) for one in found if one.info.policy == policy]
+        lines.append(f"| {text} | `{policy}` | " + " | ".join(cells) + " |")
+    first = [one for one in found if one.info.policy == policies[0]]
+    lines.append(
+        f"| {text} | *Belady* | " + " | ".join(bound(one, "belady") for one in first) + " |"
+    )
+    return lines
+
+
+def differences(one: list[PointSummary], other: list[PointSummary]) -> list[float]:
+    """Of the hits at each setting, in percentage points."""
+    hits = []
+    for side in (one, other):
+        hits.append({repr(point.info): point.nontrivial_hit for point in side})
+    assert hits[0].keys() == hits[1].keys()
+    pairs = ((hits[0][key], hits[1][key]) for key in hits[0])
+    return [100 * (a.value - b.value) for a, b in pairs if a is not None and b is not None]
+
+
+def main() -> None:
+    """Print the table, and the differences."""
+    out, full = Path(sys.argv[1]), sys.argv[2:]
+    for path in sorted(DATA.glob("*.parquet")):
+        found = points(path, out / path.stem)
+        print("\n".join(rows(path.stem, found)))
+        if full:
+            whole = points(Path(full[0]) / path.name, out / f"{path.stem}-full")
+            apart = differences(found, whole)
+            print(
+                f"{path.stem}: reduced less full {min(apart):+.3f} to {max(apart):+.3f}",
+                file=sys.stderr,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Does the data set of docs/examples/offstage-selections give the figures of its card?"""
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.host.selection import select
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.scores_file import open_capture
+
+PACKAGE = Path(__file__).resolve().parents[2] / "docs/examples/offstage-selections"
+CARD = (PACKAGE / "README.md").read_text(encoding="utf-8")
+SIZE_MAX = 25 << 20
+
+
+def module(name: str, path: Path) -> ModuleType:
+    """A module of the package, which the tests' environment does not have installed."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+LOADER = module("offstage_selections", PACKAGE / "offstage_selections/__init__.py")
+FIGURES = module("selections_figures", PACKAGE / "figures.py")
+REDUCE = module("selections_reduce", PACKAGE / "reduce.py")
+TEXTS = sorted(LOADER.FILES)
+
+
+def rows_of_card(text: str) -> list[str]:
+    """What the card's table says of a text."""
+    return re.findall(rf"^\| {text} \|.*", CARD, re.MULTILINE)
+
+
+def test_the_card_has_every_text_and_the_set_is_small() -> None:
+    assert TEXTS and all(len(rows_of_card(text)) == 4 for text in TEXTS)
+    assert sum(path.stat().st_size for path in LOADER.FILES.values()) < SIZE_MAX
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_file_is_of_the_text_beside_it(text: str) -> None:
+    """And was made as the card says."""
+    header = open_capture(LOADER.FILES[text]).header
+    own = (PACKAGE / f"texts/{text}.txt").read_bytes()
+    assert header.text_sha256 == hashlib.sha256(own).hexdigest()
+    (session,) = header.sessions
+    assert (session.context_tokens, session.steps, header.block_tokens) == (7680, 128, 16)
+    assert (header.model, header.layer_count, header.synthetic) == ("smollm2-135m", 30, False)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_loader_and_the_laboratory_agree(text: str) -> None:
+    """The highest scores as the loader gives them are the laboratory's selection."""
+    scores = LOADER.scores(text)
+    for k in (8, 64):
+        workload = CapturedWorkload(LOADER.FILES[text], k, sink_blocks=0, window_blocks=0)
+        found = np.concatenate([slab.selected for slab in workload.slabs(0)])
+        best = np.argsort(-scores, axis=2, kind="stable")[..., :k]
+        np.testing.assert_array_equal(np.sort(best, axis=2), found)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), octaves=st.floats(0.1, 26), rest=st.booleans())
+def test_a_reduced_score_selects_what_the_full_one_does(
+    seed: int, octaves: float, rest: bool
+) -> None:
+    """For every k up to what is kept, many on one level and ties included; near what it was."""
+    draw = np.random.default_rng(seed)
+    full = np.exp2(draw.uniform(-octaves, 0, (2, 3, 400))).astype(np.float16)
+    full[draw.random(full.shape) < 0.3] = full[0, 0, 0]
+    small = REDUCE.reduced(full, REDUCE.KEPT, rest)[:, 0].astype(np.float32)
+    pooled = full.max(axis=1).astype(np.float32)
+    for own, kept in zip(pooled, small, strict=True):
+        for k in range(1, REDUCE.KEPT - 2, 8):  # and the sink, and a window of two
+            np.testing.assert_array_equal(select(kept, k, 1, 2, 400), select(own, k, 1, 2, 400))
+        near = (kept > 2.0**-14) & (own > 2.0**-14)
+        assert (np.abs(np.log2(kept[near] / own[near])) < (0.6 if rest else 0.25)).all()
+        assert (kept > 0).sum() <= (400 if rest else REDUCE.KEPT)
+
+
+def test_a_text_has_the_figures_of_the_card(tmp_path: Path) -> None:
+    """Without a pool; the rest is below."""
+    found = FIGURES.rows(TEXTS[0], FIGURES.points(LOADER.FILES[TEXTS[0]], tmp_path, (0.0,)))
+    cells = [row.rstrip(" |").split(" | ") for row in rows_of_card(TEXTS[0])]
+    assert [row.rstrip(" |").split(" | ") for row in found] == [row[:4] for row in cells]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_figure_of_the_card(tmp_path: Path, text: str) -> None:
+    found = FIGURES.points(LOADER.FILES[text], tmp_path)
+    assert FIGURES.rows(text, found) == rows_of_card(text)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from damaged import damage_store
 from model_bed import (
     BLOCK_TOKENS,
     CONTEXT,
@@ -75,6 +76,25 @@ def test_blocks_are_smaller_and_attention_reads_what_they_kept(
     (heads,) = kv["heads"]
     used = heads["bytes_per_token"] * BLOCK_TOKENS / LAYERS + 2
     assert kv["padding_per_token"] == pytest.approx(LAYERS * (SMALL - used) / BLOCK_TOKENS)
+
+
+def test_a_quantized_block_that_the_store_lost_is_made_again(text: Path, tmp_path: Path) -> None:
+    """Every third block is damaged while the daemon is stopped: the output is the same to the bit,
+    and so it is where the next layer's blocks are fetched ahead."""
+    model = model_of(tmp_path, "llama")
+    words = ["--kv-dtype", "int8", "--select-blocks", "all", *SMALL_POOL]
+    more = [], ["--predict", "--ahead", "fetch"]
+    found = []
+    for ahead in more:
+        store = {"segment": "16KiB"}
+        with start(tmp_path, LAYERS, SMALL, 512, 12, storage={"lba": "512"}, store=store) as one:
+            out = tmp_path / f"out{len(found)}"
+            found += drive(one, model, text, out, *words, *ahead)["passes"]
+        assert damage_store(tmp_path / "store.kv", every=3) > 10
+    whole, damaged = found
+    assert whole["blocks_recomputed"] == 0 < damaged["blocks_recomputed"]
+    assert damaged["bit_equal"] is True and damaged["blocks_corrupt"] == 0
+    assert damaged["positions"] == whole["positions"]
 
 
 def test_types_are_chosen_within_the_bound_and_shown(

@@ -81,6 +81,6 @@ def generate(
 def _explain(profile: str, seed: int, form: Format) -> None:
     from offstage.testbeds.workloads.selections import explain as figures
 
-    with shown(len(figures.processes_of(profile)) + 2) as progress:
+    with shown(len(figures.processes_of(profile)) + 3) as progress:
         rows = figures.explain(profile, seed, progress=progress)
     emit(figures.explained(profile, rows, seed), form, figures.render(profile, rows))

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.host.selection import select
+from offstage.testbeds.workloads.selections import captured
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.scores_file import open_capture
+from offstage.testbeds.workloads.selections.structure import CAPTURES, STRUCTURE, of_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "docs/examples/offstage-selections"
 CARD = (PACKAGE / "README.md").read_text(encoding="utf-8")
@@ -67,6 +70,18 @@ def test_the_loader_and_the_laboratory_agree(text: str) -> None:
         found = np.concatenate([slab.selected for slab in workload.slabs(0)])
         best = np.argsort(-scores, axis=2, kind="stable")[..., :k]
         np.testing.assert_array_equal(np.sort(best, axis=2), found)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_generator_is_judged_by_the_set(text: str) -> None:
+    """The targets of `trace generate --explain` are what the files have."""
+    targets = tomllib.loads(Path(captured.__file__).with_name("captured.toml").read_text())
+    select = CAPTURES["smollm2-135m"].select
+    found = of_file(LOADER.FILES[text], select)
+    own = targets["smollm2-135m"][text]
+    assert {name: round(value, 4) for name, value in found.items()} == {
+        name: own[name] for name in STRUCTURE
+    }
 
 
 @settings(deadline=None, max_examples=30)

@@ -11,6 +11,7 @@ over its layers of a model of 80, each with its process for units of that figure
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -229,19 +230,29 @@ def _drawn(
 
 
 def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
-    """Structure over layers, neighbours and long distances, compared with captures of a model."""
-    progress.start("structure", len(seeds))
-    found = _drawn(structure.drawn, profile, seeds, progress)
-    basis = "fitted" if profile == "pycode" else "compared"
+    """Structure over layers, neighbours and long distances, compared with captures of models."""
     rows = []
-    for name, (low, high) in structure.CAPTURED.items():
-        anchor = Anchor(
-            name, structure.STRUCTURE[name], low, high, _LIKE_CAPTURED, ("structure", ()), _CAPTURES
-        )
-        values = np.array([one[name] for one in found])
-        row = _row("all layers", anchor, values, basis)
-        rows.append(replace(row, target=f"{low:.3f}-{high:.3f}"))
+    for model, of in structure.CAPTURES.items():
+        progress.start(f"structure of {model}", len(seeds))
+        found = _drawn(partial(structure.drawn, model=model), profile, seeds, progress)
+        basis = "fitted" if profile == of.profile and of.fitted == of.judged else "compared"
+        sample = Sample(of.blocks, of.select, of.steps)
+        for name, (low, high) in structure.CAPTURED[model].items():
+            words = structure.STRUCTURE[name]
+            anchor = Anchor(
+                of.prefix + name, words, low, high, sample, ("structure", ()), _source(of)
+            )
+            row = _row("all layers", anchor, np.array([one[name] for one in found]), basis)
+            rows.append(replace(row, target=f"{low:.3f}-{high:.3f}"))
     return rows
+
+
+def _source(of: structure.Captures) -> str:
+    """What a figure of captures is of."""
+    return (
+        f"captures of {of.about}, {of.select} of {of.blocks} blocks, {of.layers} layers, "
+        f"{of.steps} steps"
+    )
 
 
 def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
@@ -261,7 +272,9 @@ def _predicted(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
     found = _drawn(predicted.drawn, profile, seeds, progress)
     rows = []
     for name, (words, share) in predicted.PREDICTED.items():
-        anchor = Anchor(name, words, share, share, _LIKE_CAPTURED, ("predicted", ()), _CAPTURES)
+        anchor = Anchor(
+            name, words, share, share, _LIKE_CAPTURED, ("predicted", ()), _source(_PYCODE)
+        )
         values = np.array([one[name] for one in found])
         basis = "compared" if name.startswith("predicted-new") else "fitted"
         rows.append(_row("all layers", anchor, values, basis))
@@ -270,8 +283,8 @@ def _predicted(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
 
 _LIKE_RECORDED = Sample(128, 32, 3)
 _RECORDED = "selections of Qwen3-0.6B (ZjuXxxc/solidattention-repro), 32 of 128 blocks, 3 steps"
-_LIKE_CAPTURED = Sample(structure.BLOCKS, structure.SELECT, structure.STEPS)
-_CAPTURES = "captures of pycode-3m on two texts, 16 of 512 blocks, 6 layers, 256 steps"
+_PYCODE = structure.CAPTURES["pycode-3m"]
+_LIKE_CAPTURED = Sample(_PYCODE.blocks, _PYCODE.select, _PYCODE.steps)
 
 
 def _unstable(layers: Counter[str]) -> Row:

@@ -32,7 +32,7 @@ from offstage.testbeds.workloads.selections.generated import (
     GeneratedWorkload,
     TracedWorkload,
 )
-from offstage.testbeds.workloads.selections.profiles import BLOCK_TOKENS
+from offstage.testbeds.workloads.selections.profiles import BLOCK_TOKENS, OF_CAPTURES
 from offstage.testbeds.workloads.selections.slab import Slab
 
 __all__ = [
@@ -72,8 +72,8 @@ def _means(rows: list[list[float]]) -> tuple[float, ...]:
 
 
 _CAPTURES = msgspec.toml.decode(
-    Path(__file__).with_name("captured.toml").read_bytes(), type=dict[str, _Capture]
-).values()
+    Path(__file__).with_name("captured.toml").read_bytes(), type=dict[str, dict[str, _Capture]]
+)["pycode-3m"].values()
 AGREEMENT = _means([one.predicted for one in _CAPTURES])
 """By layer of the captured model: share of a selection that is among the best k predicted."""
 AGREEMENT_NEW = _means([one.predicted_new for one in _CAPTURES])
@@ -233,7 +233,7 @@ def of_capture(path: Path, select: int) -> tuple[list[float], list[float]]:
 
 def drawn(profile: str, seed: int) -> dict[str, float]:
     """The agreement of a profile, with the context and number of steps of the captures."""
-    size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
+    size = CAPTURED_BLOCK_TOKENS if profile in OF_CAPTURES else BLOCK_TOKENS
     options = GeneratedOptions(
         profile=profile,
         layers=len(AGREEMENT),

@@ -3,16 +3,16 @@
 Selections are uint32 `[steps, layers, k]` of one session: the plain best k of all blocks, without
 forced sinks and window. Counted are the share selected again after some steps, the share
 that adjacent layers have in common, the share whose neighbour in the context is selected too, how
-often all layers change together, and the misses of a buffer. The targets are those of two captures,
-in `captured.toml` with the commands that made it; `--fit` searches a profile's process for them
-from its present values, and prints the best. Pure functions except for reading the file.
-`python -m offstage.testbeds.workloads.selections.structure FILE... | --fit N`.
+often all layers change together, and the misses of a buffer. The targets are those of captures of
+two models, in `captured.toml` with the commands that made it; `--fit` searches a profile's process
+for them from its present values, and prints the best. Pure functions except for reading the file.
+`python -m offstage.testbeds.workloads.selections.structure MODEL [FILE...] [--fit N]`.
 """
 
 import argparse
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,6 +29,7 @@ from offstage.testbeds.workloads.selections.locality import buffer_misses, disti
 from offstage.testbeds.workloads.selections.predicted import CAPTURED_BLOCK_TOKENS, of_capture
 from offstage.testbeds.workloads.selections.profiles import (
     BLOCK_TOKENS,
+    OF_CAPTURES,
     STRUCTURES,
     layer_processes,
 )
@@ -36,9 +37,10 @@ from offstage.testbeds.workloads.selections.simplex import minimise
 
 __all__ = [
     "CAPTURED",
+    "CAPTURES",
     "RECORDED",
-    "SELECT",
     "STRUCTURE",
+    "Captures",
     "as_recorded",
     "drawn",
     "drawn_as_recorded",
@@ -47,8 +49,45 @@ __all__ = [
     "structure",
 ]
 
-LAYERS, BLOCKS, SELECT, STEPS = 6, 512, 16, 256
-"""Number of selected blocks in the captures, and so in draws for comparison."""
+
+@dataclass(frozen=True)
+class Captures:
+    """Captures of one model: the best `select` of so many blocks of `CAPTURED_BLOCK_TOKENS` at so
+    many steps. `profile`: the one that was fitted to them, on the texts whose names
+    begin with `fitted`; it is judged by those that begin with `judged`. `prefix`: of the names of
+    its figures."""
+
+    layers: int
+    blocks: int
+    select: int
+    steps: int
+    profile: str
+    fitted: str
+    judged: str
+    prefix: str
+    about: str
+
+
+CAPTURES: Mapping[str, Captures] = MappingProxyType(
+    {
+        "pycode-3m": Captures(
+            6, 512, 16, 256, "pycode", "dev", "dev", "", "pycode-3m on two texts"
+        ),
+        "smollm2-135m": Captures(
+            30,
+            480,
+            32,
+            128,
+            "smollm2",
+            "tune",
+            "judge",
+            "smollm2-",
+            "SmolLM2-135M on four kinds of text",
+        ),
+    }
+)
+"""By model: the shape of its captures, and of the draws that are compared with them."""
+
 LAGS = (1, 2, 5, 20, 100)
 TURNED = 0.6
 """A step at which the layers keep less than this share of the median is a turn."""
@@ -112,35 +151,37 @@ def _beside(marks: Bools) -> float:
     return float((marks & beside).sum() / marks.sum())
 
 
-def of_file(path: Path) -> dict[str, float]:
+def of_file(path: Path, select: int) -> dict[str, float]:
     """The statistics of a file's first session, selected by mass."""
-    workload = CapturedWorkload(path, SELECT, sink_blocks=0, window_blocks=0)
+    workload = CapturedWorkload(path, select, sink_blocks=0, window_blocks=0)
     slabs = list(workload.slabs(0, 64))
     return structure(np.concatenate([slab.selected for slab in slabs]), slabs[0].scores.shape[2])
 
 
 def selections(
-    params: Sequence[ProcessParams], shape: Structure, block_tokens: int, seed: int
+    of: Captures, params: Sequence[ProcessParams], shape: Structure, block_tokens: int, seed: int
 ) -> npt.NDArray[np.uint32]:
     """The best of every layer at each step, of a context as large as the captures'."""
-    field = Field(params, FieldShape(BLOCKS, STEPS // block_tokens, structure=shape), seed, 0)
-    found = np.empty((STEPS, len(params), SELECT), np.uint32)
-    for step in range(STEPS):
+    field = Field(params, FieldShape(of.blocks, of.steps // block_tokens, structure=shape), seed, 0)
+    found = np.empty((of.steps, len(params), of.select), np.uint32)
+    for step in range(of.steps):
         if step:
             field.advance()
-        count = BLOCKS + step // block_tokens
+        count = of.blocks + step // block_tokens
         scores = field.scores(count)[:, :count]
-        chosen = np.argpartition(scores, count - SELECT, axis=1)[:, count - SELECT :]
+        chosen = np.argpartition(scores, count - of.select, axis=1)[:, count - of.select :]
         found[step] = np.sort(chosen, axis=1)
     return found
 
 
-def drawn(profile: str, seed: int) -> dict[str, float]:
-    """The statistics of a profile: in the captures' blocks if fitted to captures, else in those of
-    the laboratory."""
-    size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
-    params = [process.params for process in layer_processes(profile, LAYERS, size)]
-    return structure(selections(params, STRUCTURES[profile], size, seed), BLOCKS + STEPS // size)
+def drawn(profile: str, seed: int, model: str = "pycode-3m") -> dict[str, float]:
+    """The statistics of a profile in the shape of a model's captures: in their blocks if fitted to
+    captures, else in those of the laboratory."""
+    of = CAPTURES[model]
+    size = CAPTURED_BLOCK_TOKENS if profile in OF_CAPTURES else BLOCK_TOKENS
+    params = [process.params for process in layer_processes(profile, of.layers, size)]
+    found = selections(of, params, STRUCTURES[profile], size, seed)
+    return structure(found, of.blocks + of.steps // size)
 
 
 RECORDED: Mapping[str, float] = MappingProxyType(
@@ -176,18 +217,26 @@ def drawn_as_recorded(profile: str, seed: int) -> dict[str, float]:
     return as_recorded(slab.selected, 128)
 
 
-def _read() -> dict[str, tuple[float, float]]:
+Targets = Mapping[str, tuple[float, float]]
+
+
+def targets(model: str, texts: str) -> Targets:
+    """The lowest and the highest value of each statistic in a model's captures of the texts whose
+    names begin so."""
     path = Path(__file__).with_name("captured.toml")
-    texts = tomllib.loads(path.read_text(encoding="utf-8")).values()
     captures = [
-        msgspec.convert({name: one[name] for name in STRUCTURE}, dict[str, float]) for one in texts
+        msgspec.convert({name: one[name] for name in STRUCTURE}, dict[str, float])
+        for text, one in tomllib.loads(path.read_text(encoding="utf-8"))[model].items()
+        if text.startswith(texts)
     ]
     values = {name: [one[name] for one in captures] for name in STRUCTURE}
     return {name: (min(found), max(found)) for name, found in values.items()}
 
 
-CAPTURED: Mapping[str, tuple[float, float]] = MappingProxyType(_read())
-"""The lowest and the highest value of each statistic in the captures."""
+CAPTURED: Mapping[str, Targets] = MappingProxyType(
+    {model: targets(model, of.judged) for model, of in CAPTURES.items()}
+)
+"""What a model's profile is judged by."""
 
 FIT_SEEDS = (1001, 1002, 1003)
 TOLERANCE = 0.02
@@ -195,10 +244,11 @@ TOLERANCE = 0.02
 _FREE = ("w_static", "tau_slow", "w_fast", "tau_fast", "recency")
 
 
-def _fit(evaluations: int, say: Callable[[str], None]) -> None:
-    """Search `pycode`'s five parameters and its structure together."""
-    (process,) = set(layer_processes("pycode", 1, CAPTURED_BLOCK_TOKENS))
-    shape = STRUCTURES["pycode"]
+def _fit(model: str, evaluations: int, say: Callable[[str], None]) -> None:
+    """Search the five parameters of the model's profile and its structure together."""
+    of, aims = CAPTURES[model], targets(model, CAPTURES[model].fitted)
+    (process,) = set(layer_processes(of.profile, 1, CAPTURED_BLOCK_TOKENS))
+    shape = STRUCTURES[of.profile]
 
     def at(point: npt.NDArray[np.float64]) -> tuple[ProcessParams, Structure]:
         *free, layers, neighbours = np.exp(point).tolist()
@@ -209,11 +259,14 @@ def _fit(evaluations: int, say: Callable[[str], None]) -> None:
         params, structured = at(point)
         size = CAPTURED_BLOCK_TOKENS
         each = [
-            structure(selections([params] * LAYERS, structured, size, seed), BLOCKS + STEPS // size)
+            structure(
+                selections(of, [params] * of.layers, structured, size, seed),
+                of.blocks + of.steps // size,
+            )
             for seed in FIT_SEEDS
         ]
         value = 0.0
-        for name, (low, high) in CAPTURED.items():
+        for name, (low, high) in aims.items():
             scale = TOLERANCE * (20 if name.startswith("distinct") else 1)
             mean = float(np.mean([one[name] for one in each]))
             value += ((mean - (low + high) / 2) / scale) ** 2
@@ -227,19 +280,21 @@ def _fit(evaluations: int, say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    """Print the statistics of files as TOML, or the search."""
+    """Print the statistics of files of a model as TOML, or the search."""
     parser = argparse.ArgumentParser(description="Statistics of files of block scores.")
+    parser.add_argument("model", choices=CAPTURES)
     parser.add_argument("file", nargs="*", type=Path)
     parser.add_argument("--fit", type=int, default=0, metavar="EVALUATIONS")
     chosen = parser.parse_args()
+    select = CAPTURES[chosen.model].select
     for path in chosen.file:
-        print(f"[{path.stem}]")
-        for name, value in of_file(path).items():
+        print(f"[{chosen.model}.{path.stem}]")
+        for name, value in of_file(path, select).items():
             print(f"{name} = {value:.4f}")
-        every, new = of_capture(path, SELECT)
+        every, new = of_capture(path, select)
         print(f"predicted = {every}\npredicted-new = {new}")
     if chosen.fit:
-        _fit(chosen.fit, print)
+        _fit(chosen.model, chosen.fit, print)
 
 
 if __name__ == "__main__":

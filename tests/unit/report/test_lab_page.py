@@ -138,6 +138,13 @@ def test_the_sentence_says_what_and_against_what(whole: LabSummary, shown: str) 
     assert "buffer 2 k (64 blocks of 64 KiB a layer)" in text
 
 
+def test_the_subject_is_of_a_buffer_at_which_most_policies_ran(lab: SimpleNamespace) -> None:
+    """The reference's own buffer, with no other policy, is not the one that the sentence is of."""
+    points = [*lab.points(policies=("none",), buffers=(1.0, 2.0)), *lab.points(buffers=(4.0,))]
+    (facet,) = view_of(points).facets
+    assert facet.buffers == [1.0, 2.0, 4.0] and facet.middle == 4.0
+
+
 def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
     """A buffer, pool or k of the whole context, or only two requests: the sentence says so before
     any figure, the notes with the number of points it holds for."""

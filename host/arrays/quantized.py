@@ -27,12 +27,7 @@ class QuantizedMemory:
         self._ring = StagingRing(rows)
 
     def land(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32] | None:
-        if indices.size == 0:
-            return np.empty(0, np.uint32)
-        first = self._ring.take(indices.size)
-        if first is None:
-            return None
-        return np.arange(first, first + indices.size, dtype=np.uint32)
+        return self._ring.land(indices.size)
 
     def commit(self, indices: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
         if indices.size == 0:

@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = ["StagingRing"]
 
 Wait = Callable[[], None]
@@ -41,6 +44,13 @@ class StagingRing:
         self._runs.append(_Run(first, count))
         self._next = first + count
         return first
+
+    def land(self, count: int) -> npt.NDArray[np.uint32] | None:
+        """The rows of `take`, none for a count of 0."""
+        if count == 0:
+            return np.empty(0, np.uint32)
+        first = self.take(count)
+        return None if first is None else np.arange(first, first + count, dtype=np.uint32)
 
     def commit(self, first: int, wait: Wait) -> None:
         """The run that begins at `first` is being copied; `wait` returns when it no longer is."""

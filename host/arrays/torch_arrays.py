@@ -73,13 +73,10 @@ class StagedMemory:
         self.transfer = opened(self.storage, self._staging)
 
     def land(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32] | None:
-        if indices.size == 0:
-            return np.empty(0, np.uint32)
-        first = self._ring.take(indices.size)
-        if first is None:
-            return None
-        self._fences[first] = self.transfer.fence()
-        return np.arange(first, first + indices.size, dtype=np.uint32)
+        rows = self._ring.land(indices.size)
+        if rows is not None and rows.size:
+            self._fences[int(rows[0])] = self.transfer.fence()
+        return rows
 
     def commit(self, indices: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
         if indices.size == 0:

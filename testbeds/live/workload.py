@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from offstage.bindings.notes import Note
 from offstage.host.agent import DecodeJob
 from offstage.host.decode.session import Context
 from offstage.host.model.drawn_kv import SyntheticKv
+from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import RunWorkload
 from offstage.testbeds.live.vacuous import all_staged, pool_holds_all
@@ -21,13 +23,14 @@ from offstage.testbeds.workloads.requests.in_vain import unused
 from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
 from offstage.testbeds.workloads.requests.sessions import (
     ChunkShape,
+    PlanAccount,
     SessionPlan,
     WorkloadPlan,
     chain,
 )
 from offstage.testbeds.workloads.selections.profiles import layer_processes
 
-__all__ = ["Workload", "describe", "full_chunks", "prepare"]
+__all__ = ["Workload", "describe", "full_chunks", "prepare", "run_workload"]
 
 
 PROFILE = "published-mix"
@@ -152,21 +155,29 @@ SCALED = ("demo", "tiny", "tiny-mla")
 """Geometries of no real model: small ones in place of one."""
 
 
-def describe(options: DriveOptions, workload: Workload) -> RunWorkload:
-    """The plan, the geometry and the host's sizes."""
-    geometry = options.geometry
+def run_workload(account: PlanAccount, geometry: KvGeometry, **more: Any) -> RunWorkload:
+    """A plan over a model's KV; `more`: the other fields."""
     size = f"{geometry.layer_count} layers, {geometry.bytes_per_token():,} bytes per token"
     scaled = geometry.name in SCALED
     return RunWorkload(
-        **msgspec.structs.asdict(workload.plan.account()),
-        context_tokens=max(one.context_tokens for one in workload.plan.sessions),
-        decode_steps=max(one.decode_steps for one in workload.plan.sessions),
+        **msgspec.structs.asdict(account),
         geometry=geometry.name,
         geometry_note=f"scaled down to fit a small machine: {size}" if scaled else size,
         layer_count=geometry.layer_count,
         kv_heads=max(layer.kv_heads for layer in geometry.layers),
         block_bytes=geometry.block_bytes(0),
         bytes_per_token=geometry.bytes_per_token(),
+        **more,
+    )
+
+
+def describe(options: DriveOptions, workload: Workload) -> RunWorkload:
+    """The plan, the geometry and the host's sizes."""
+    return run_workload(
+        workload.plan.account(),
+        options.geometry,
+        context_tokens=max(one.context_tokens for one in workload.plan.sessions),
+        decode_steps=max(one.decode_steps for one in workload.plan.sessions),
         selector=options.selector,
         kernel=options.kernel,
         device=options.device,

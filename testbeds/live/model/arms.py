@@ -22,6 +22,7 @@ from offstage.testbeds.live.model.run import TextRun, load_known
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
 from offstage.testbeds.live.run_figures import against_reference
+from offstage.testbeds.live.workload import run_workload
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.sessions import ChunkShape, SessionPlan, WorkloadPlan
 
@@ -106,22 +107,18 @@ def _workload(one: TextRun, question: str, sizes: DaemonSizes) -> RunWorkload:
     )
     shape = ChunkShape(BLOCK_TOKENS, geometry.session_bytes(BLOCK_TOKENS))
     plan = WorkloadPlan("model", "", (session,), 1, shape, 0, None)
-    account = msgspec.structs.asdict(plan.account()) | {
-        "sentence": f"{one.loaded.shape.name} answers {question!r} about {options.text.name}: "
-        f"{len(one.tokens):,} tokens of prompt, {options.steps} of answer"
-    }
+    account = msgspec.structs.replace(
+        plan.account(),
+        sentence=f"{one.loaded.shape.name} answers {question!r} about {options.text.name}: "
+        f"{len(one.tokens):,} tokens of prompt, {options.steps} of answer",
+    )
     chosen = options.selections[0]
     layers = geometry.layer_count
-    return RunWorkload(
-        **account,
+    return run_workload(
+        account,
+        geometry,
         context_tokens=len(one.tokens),
         decode_steps=options.steps,
-        geometry=geometry.name,
-        geometry_note=f"{layers} layers, {geometry.bytes_per_token():,} bytes per token",
-        layer_count=layers,
-        kv_heads=max(layer.kv_heads for layer in geometry.layers),
-        block_bytes=geometry.block_bytes(0),
-        bytes_per_token=geometry.bytes_per_token(),
         selector=options.selectors[0],
         kernel=options.kernel,
         device=options.device,

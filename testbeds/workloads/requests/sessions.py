@@ -18,6 +18,7 @@ from offstage.testbeds.workloads.requests.window import LeftOut
 
 __all__ = [
     "ChunkShape",
+    "PlanAccount",
     "SessionPlan",
     "WorkloadPlan",
     "admit",

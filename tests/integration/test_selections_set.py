@@ -115,3 +115,14 @@ def test_a_text_has_the_figures_of_the_card(tmp_path: Path) -> None:
 def test_every_figure_of_the_card(tmp_path: Path, text: str) -> None:
     found = FIGURES.points(LOADER.FILES[text], tmp_path)
     assert FIGURES.rows(text, found) == rows_of_card(text)
+
+
+@pytest.mark.slow
+def test_the_means_over_all_texts_are_those_of_the_page(tmp_path: Path) -> None:
+    """Of k = 32 its table, and of k = 16 the two figures that it holds against aims."""
+    page = (PACKAGE.parents[1] / "cmx-128k.md").read_text(encoding="utf-8")
+    assert [row for row in FIGURES.means(tmp_path, 32) if row not in page] == []
+    (ours,) = (row for row in FIGURES.means(tmp_path, 16) if "4k" in row and "lookahead" in row)
+    cells = [cell.split(" ± ")[0].strip() for cell in ours.split("|")]
+    for hits, reads in ((cells[3], cells[5]), (cells[7], cells[9])):
+        assert f"| {hits} at {reads} |" in page

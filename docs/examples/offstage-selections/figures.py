@@ -1,9 +1,11 @@
-"""The table of README.md, by the laboratory: `python figures.py OUT`.
+"""The table of README.md, by the laboratory: `python figures.py OUT`. Last it prints the means over
+all texts, as docs/cmx-128k.md has them, for k of 32 and of 16.
 
 `python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
 how much the reduced ones differ. Needs Offstage, and no model.
 """
 
+import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,11 +17,18 @@ HERE = Path(__file__).resolve().parent
 DATA = HERE / "offstage_selections/data"
 
 
-def points(file: Path, out: Path, pools: Iterable[float] = (0.0, 1.0)) -> list[PointSummary]:
-    """Every setting of selections.toml on one text."""
+T_OF_EIGHT = 2.365
+"""Student's t of a 95 % interval over eight texts."""
+
+
+def points(
+    file: Path, out: Path, pools: Iterable[float] = (0.0, 1.0), **more: object
+) -> list[PointSummary]:
+    """Every setting of selections.toml on one text; `more`: changes, with `__` for a dot."""
     changes = {
         "workload.file": str(file),
         "sweep": {"tier.hbm_pool_over_k": list(pools)},
+        **{name.replace("__", "."): value for name, value in more.items()},
     }
     return offstage.run(HERE / "selections.toml", out=out, changes=changes, sweep=True).points
 
@@ -62,6 +71,34 @@ def differences(one: list[PointSummary], other: list[PointSummary]) -> list[floa
     return [100 * (a.value - b.value) for a, b in pairs if a is not None and b is not None]
 
 
+def means(out: Path, k: int) -> list[str]:
+    """A row for each buffer and policy, over all texts: hits with the interval, the least text,
+    reads and the most of them, without a pool and behind one of k."""
+    found: dict[tuple[float, str, float], list[tuple[float, float]]] = {}
+    for path in sorted(DATA.glob("*.parquet")):
+        changes = {"selection__k_blocks": k, "tier__buffer_over_k": [4.0, 8.0]}
+        for point in points(path, out / f"{path.stem}-{k}", **changes):
+            hit, traffic, info = point.nontrivial_hit, point.traffic_vs_reference, point.info
+            if info.buffer_over_k >= 4 and hit is not None and traffic is not None:
+                key = (info.buffer_over_k, info.policy, info.hbm_pool_over_k)
+                found.setdefault(key, []).append((100 * hit.value, traffic.value))
+    lines = []
+    for buffer, policy, pool in found:
+        if pool == 0.0:
+            sides = [_mean(found[buffer, policy, side]) for side in (0.0, 1.0)]
+            lines.append(f"| `{policy}` | {buffer:g}k | {sides[0]} | {sides[1]} |")
+    return lines
+
+
+def _mean(texts: list[tuple[float, float]]) -> str:
+    hits, reads = zip(*texts, strict=True)
+    half = T_OF_EIGHT * statistics.stdev(hits) / len(hits) ** 0.5
+    return (
+        f"{statistics.mean(hits):.1f} ± {half:.1f} | {min(hits):.1f} | "
+        f"{statistics.mean(reads):.2f}× | {max(reads):.2f}×"
+    )
+
+
 def main() -> None:
     """Print the table, and the differences."""
     out, full = Path(sys.argv[1]), sys.argv[2:]
@@ -75,6 +112,8 @@ def main() -> None:
                 f"{path.stem}: reduced less full {min(apart):+.3f} to {max(apart):+.3f}",
                 file=sys.stderr,
             )
+    for k in (32, 16):
+        print("\n".join([f"k = {k}", *means(out, k)]))
 
 
 if __name__ == "__main__":

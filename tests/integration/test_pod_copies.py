@@ -61,8 +61,9 @@ def change(pod: Pod, transition: Callable[[PodMap], PodMap]) -> PodMap:
 
 def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
     """Run a host by the map; every fetched block was right and none was computed again. Hosts
-    report to homes twice a second, so a run takes seconds on any machine."""
-    settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.001, **more}
+    report to homes twice a second, so tokens take long enough that even a fast machine's run sees
+    several reports."""
+    settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.01, **more}
     options = DriveOptions(geometry=geometry("tiny"), **settings)
     membership = open_membership(pod.place)
     found = drive(

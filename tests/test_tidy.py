@@ -373,7 +373,7 @@ def test_what_names_the_stranger_is_seen(said: str) -> None:
     [
         "pip install '.[vllm]'   # in a checkout of Offstage",
         "pip install docs/examples/policy-rising",
-        'pip install "./dist/offstage-0.1.0-cp311-abi3-linux_x86_64.whl[vllm]"',
+        'pip install "./dist/offstage_kv-0.1.0-cp311-abi3-linux_x86_64.whl[vllm]"',
         "offstage demo",
         "pip wheel --no-deps -w dist . && offstage --help",
         'requires = ["offstage-kv"]',

@@ -5,6 +5,7 @@ All errors end here: one line on stderr and the exit code of the error.
 """
 
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -88,10 +89,25 @@ def run(arguments: Sequence[str]) -> int:
     return outcome.code
 
 
+def _warn_of_namesake() -> None:
+    """One line where the other project that is called `offstage` is installed: it has the same
+    import name, so that its files may have replaced ours."""
+    try:
+        version = importlib.metadata.version("offstage")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    print(
+        f"offstage: warning: the package `offstage` {version} is installed here, another project "
+        "of the same import name; uninstall it, and then install Offstage again",
+        file=sys.stderr,
+    )
+
+
 def main() -> None:
     """The console script. Sets one BLAS thread unless the user sets another number: matrices
     here are small, and a second BLAS thread would spin on the reactor's core. It must be set
     before numpy is imported."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    _warn_of_namesake()
     sys.exit(run(sys.argv[1:]))

@@ -35,7 +35,7 @@ INVENTORY = """[dpu]
 ssh = "root@10.77.0.1"
 options = "-q -p 2222 -i {base}/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
 address = "10.77.0.1"
-wheel = "{base}/offstage-0-py3-none-any.whl"
+wheel = "{base}/offstage_kv-0-py3-none-any.whl"
 prefix = "{base}/opt"
 etc = "{base}/etc"
 units = "{base}/units"
@@ -62,7 +62,7 @@ def base(tmp_path: Path) -> Path:
     program(tmp_path / "opt/bin/pip", NOTE.format(base=tmp_path))
     python = f"PYTHONPATH={':'.join(filter(None, sys.path))} exec {sys.executable}"
     program(tmp_path / "opt/bin/offstage", f'#!/bin/sh\n{python} -m offstage "$@"\n')
-    (tmp_path / "offstage-0-py3-none-any.whl").write_bytes(b"a wheel")
+    (tmp_path / "offstage_kv-0-py3-none-any.whl").write_bytes(b"a wheel")
     (tmp_path / "inventory.toml").write_text(INVENTORY.format(base=tmp_path))
     return tmp_path
 
@@ -120,7 +120,7 @@ def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
     done = offstage([], base, "up", "bluefield", "--dry-run")
     assert done.returncode == 0, done.stderr
     for said in (
-        "offstage-0-py3-none-any.whl",
+        "offstage_kv-0-py3-none-any.whl",
         "pip install",
         "offstage-dpu.service",
         "systemd-sysusers",
@@ -154,7 +154,7 @@ def test_a_dpu_is_set_up_driven_and_stopped_over_ssh(base: Path, node: list[str]
         for place in ("dpu", "host"):
             assert json.loads((out / f"doctor-{place}.json").read_text())["checks"]
         asked = (base / "asked").read_text()
-        assert "pip install --quiet /tmp/offstage-0" in asked
+        assert "pip install --quiet /tmp/offstage_kv-0" in asked
         assert "sysctl --quiet --write vm.nr_hugepages=3" in asked
         assert "User=root\nGroup=root\n" in (base / "units/offstage-dpu.service").read_text()
         key = (base / "etc/keys/server.key").read_bytes()
@@ -167,4 +167,4 @@ def test_a_dpu_is_set_up_driven_and_stopped_over_ssh(base: Path, node: list[str]
     done = offstage(node, base, "down", "bluefield")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("offstage: systemctl stop offstage-dpu")
-    Path("/tmp/offstage-0-py3-none-any.whl").unlink()
+    Path("/tmp/offstage_kv-0-py3-none-any.whl").unlink()

@@ -162,6 +162,24 @@ def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> Non
     assert "interrupted" in said.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_namesake_is_warned_of(there: bool, tmp_path: Path) -> None:
+    """Another project's package `offstage` in the environment: one line on stderr, and the command
+    works as far as its files are still ours."""
+    if there:
+        (tmp_path / "offstage-9.1.dist-info").mkdir()
+        (tmp_path / "offstage-9.1.dist-info/METADATA").write_text("Name: offstage\nVersion: 9.1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout.startswith("offstage ") and done.stderr.count("\n") == there
+    assert ("offstage` 9.1" in done.stderr) is there
+
+
 def test_json_without_bottom_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,7 +183,7 @@ class Memory(Block, frozen=True, kw_only=True):
     channels: Annotated[Number, _count("stacks, channels or ports")]
     rate: Annotated[Number, _of("rate", "peak of one channel", 1)]
     efficiency: Annotated[Number, _of("share", "of the peak that is reached", 1e-3, 1)]
-    latency: Annotated[Number, _of("time", "of an access, without load")]
+    latency: Annotated[Number, _of("time", "of an access, without load", 1)]
     capacity: Annotated[Number, _of("size", "of one channel", 1)]
     queue: Annotated[Number, _count("queued accesses")]
 

@@ -6,6 +6,11 @@ request kinds of `timing.h`, so a chip implements that seam and every user of a 
 it: the laboratory, and the replays of a daemon's log. A DPU is the same composition with cores in
 place of the chip's units.
 
+A written block crosses the staging memory twice: in from the link, and out again, in the chip to
+the codec once its hash is looked up, in a DPU to the drive. What a DPU's cores do with it in
+between is taken to stay in their caches, so two is the least. A memory holds no server for what
+waits behind it, so writes that wait for a drive hold up no read that lands.
+
 What can fail: `BadInput`, where a preset exceeds the engine's limits.
 """
 
@@ -92,8 +97,10 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
         "write": (
             Stage("link_in"),
             Stage("hash"),
+            Stage(arena),  # where it waits until its hash is looked up
             *look_up(table, preset.spill, spill, "absent"),
-            Stage("encode", label="absent"),
+            Stage(arena, label="absent"),
+            Stage("encode"),
             Stage("dma_out", coded=True),
             Stage("qos", coded=True),
             medium[0],
@@ -135,10 +142,12 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
         "read": (software.submit(cores), *medium, *codec, Stage(arena), software.publish(cores)),
         "write": (
             Stage("link_in"),
+            Stage(arena),  # the put window
             hashed,
             *codec,
             software.submit(cores),
             medium[0],
+            Stage(arena, bytes_permille=coded),  # the drive fetches it
             replace(medium[1], write=True),
             medium[2],
             software.publish(cores),

@@ -25,7 +25,7 @@ from offstage.asic_model.units.cxl import cxl_ports
 from offstage.asic_model.units.ddr import ddr_channels
 from offstage.asic_model.units.dedup import hash_pipelines
 from offstage.asic_model.units.dma import dma_engines
-from offstage.asic_model.units.front_end import front_end, receive
+from offstage.asic_model.units.front_end import ask, front_end, receive
 from offstage.asic_model.units.hbm import hbm_stacks
 from offstage.asic_model.units.metadata import look_up, metadata_table, update
 from offstage.asic_model.units.nvme import nvme_units
@@ -152,7 +152,11 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
             medium[2],
             software.publish(cores),
         ),
-        "hit": (Stage(arena, piece_bytes=hit_bytes or DPU_PIECE_BYTES), Stage("link_out")),
+        "hit": (
+            *ask(preset.front_end),
+            Stage(arena, piece_bytes=hit_bytes or DPU_PIECE_BYTES),
+            Stage("link_out"),
+        ),
         "command": (receive(preset.front_end), *software.decide(cores)),
     }
 

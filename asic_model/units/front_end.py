@@ -21,11 +21,14 @@ from offstage.asic_model.blocks import FrontEnd
 from offstage.asic_model.units.cost import per_byte_ps, per_mib_ps
 from offstage.bindings.network import Stage, Unit
 
-__all__ = ["front_end", "receive"]
+__all__ = ["ask", "front_end", "receive"]
 
 COMMAND_BYTES = 64
 SCORE_BYTES = 2
 """An entry of the submission ring, and a score behind it: region.h. Ordinals add little."""
+READ_BYTES = 74
+"""The request of a one-sided read: 58 B of RoCE v2 and Ethernet headers (links.toml) and 16 B that
+name the memory."""
 
 
 def front_end(link: FrontEnd) -> tuple[Unit, ...]:
@@ -49,6 +52,15 @@ def receive(link: FrontEnd) -> Stage:
     """A command arrives: its own bytes and its scores, not those of the blocks it names."""
     own_ps = per_byte_ps(_rate(link), COMMAND_BYTES)
     return Stage("link_in", bytes_permille=0, items="scores", fixed_ps=own_ps)
+
+
+def ask(link: FrontEnd) -> tuple[Stage, ...]:
+    """The requests of one-sided reads, one for each block. A host that shares the memory sends
+    none, as it has its copy without a return path."""
+    if link.protocol == "memory":
+        return ()
+    more_ps = per_byte_ps(_rate(link), READ_BYTES - SCORE_BYTES)  # than the unit's item, a score
+    return (Stage("link_in", bytes_permille=0, items="blocks", item_ps=more_ps),)
 
 
 def _rate(link: FrontEnd) -> float:

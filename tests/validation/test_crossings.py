@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from offstage.asic_model.chip import network, open_chip
+from offstage.asic_model.chip import DPU_PIECE_BYTES, network, open_chip
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.bindings.chip import REQUEST, Chip, Limits
 
@@ -75,10 +75,11 @@ def test_a_block_that_was_coded_leaves_a_dpu_s_memory_coded() -> None:
 
 @pytest.mark.parametrize("name", ["bluefield3", "asic_7nm"])
 def test_a_hit_beside_puts_waits_for_the_crossing_that_has_begun(name: str) -> None:
-    """One channel, slow enough to be what binds, loaded by writes alone: a hit overtakes those that
+    """One channel, slower by far than the link, loaded by writes alone: a hit overtakes those that
     wait, so its mean wait is the load times half a crossing (Cobham). Without writes it is none."""
     memory = read_preset(name).staging
-    preset = steady(name).with_({f"{memory}.channels": 1, f"{memory}.rate": 20})
+    one = {f"{memory}.channels": 1, f"{memory}.rate": 20, "front_end.lane_rate": 1000}
+    preset = steady(name).with_(one)
     load, service_ps, waits = 0.3, crossing_ps(preset), []
     for seed in range(3):
         gaps = np.random.default_rng(seed).exponential(2 * service_ps / load, 4000)
@@ -92,3 +93,27 @@ def test_a_hit_beside_puts_waits_for_the_crossing_that_has_begun(name: str) -> N
         assert np.ptp(alone[1:]) <= 1
         waits.append(float(beside.mean() - alone.mean()))
     assert np.mean(waits) == pytest.approx(load * service_ps / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_one_sided_read_is_a_round_trip(count: int) -> None:
+    """An idle DPU: the requests' way with one latency, the first piece's crossing of the memory,
+    then all pieces on the link, which is slower, and one latency more."""
+    preset = steady("bluefield3").with_({"ddr.channels": 1, "ddr.rate": 80})
+    link, memory = preset.front_end, preset.memory("ddr")
+    trace = requests(preset, "hit", [0])
+    trace["count"], trace["size_bytes"] = count, count * BLOCK
+    rate = link.lane_rate.base * link.lanes.base * link.efficiency.base
+    asked_ps = count * 74 * 1e12 / rate + link.latency.base
+    sent_ps = count * BLOCK * 1e12 / rate + link.latency.base
+    first_ps = crossing_ps(preset, DPU_PIECE_BYTES) + memory.latency.base
+    (took_ps,) = ran(preset, trace)[1]
+    assert took_ps == pytest.approx(asked_ps + first_ps + sent_ps, abs=30 * count)
+
+
+def test_a_host_that_shares_the_memory_sends_no_request() -> None:
+    """Its copy takes the memory's and its own time, and no latency of a link."""
+    preset = steady("dpu_x86_measured")
+    slow = preset.with_({"front_end.latency": 10 * preset.front_end.latency.value})
+    one, other = (ran(each, requests(each, "hit", [0]))[1] for each in (preset, slow))
+    assert one == other

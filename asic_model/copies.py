@@ -1,12 +1,15 @@
 """Other loads from one trace: its beginning alone, or several copies side by side.
 
 Model: the beginning of a trace is its first fetches, with the reads decided until then. A copy is
-the same sessions under other numbers, on other chunks; copies start at the same moment and run
-concurrently, and each fetch still follows those of its own copy. So a trace of four sessions
+the same sessions under other numbers, on other chunks; copies run concurrently, and each fetch
+still follows those of its own copy. Each begins at a moment of its own, drawn from a seed within
+one step, since GPUs do not decode in unison: the first copy at once. So a trace of four sessions
 becomes one of 4 n with unchanged decisions per session. Nothing here changes a decision.
 """
 
 from dataclasses import replace
+
+import numpy as np
 
 from offstage.asic_model.trace import START, Fetch, Read, Trace
 
@@ -27,11 +30,13 @@ def begin(trace: Trace, fetch_max: int) -> Trace:
     return replace(trace, fetches=fetches, reads=reads, writes_ns=written)
 
 
-def copies(trace: Trace, count: int) -> Trace:
-    """`count` copies of a trace side by side, in the order of the log's times."""
+def copies(trace: Trace, count: int, seed: int = 1, tenants: int = 1) -> Trace:
+    """`count` copies of a trace side by side, in the order of their times. With several `tenants`
+    of equal weight, each copy belongs to the next of them."""
+    later = _phases(trace, count, seed)
     order = sorted(
         (
-            (one.at_ns, number, copy)
+            (one.at_ns + later[copy], number, copy)
             for number, one in enumerate(trace.fetches)
             for copy in range(count)
         ),
@@ -40,19 +45,28 @@ def copies(trace: Trace, count: int) -> Trace:
     sessions = 1 + max(one.session for one in trace.fetches)
     chunks = 1 + max((one.chunk for one in trace.reads), default=0)
     made = [
-        _fetch(trace.fetches[number], copy, sessions, place, len(trace.reads))
-        for _, number, copy in order
+        replace(
+            _fetch(trace.fetches[number], copy, sessions, place, len(trace.reads)),
+            at_ns=at_ns,
+            tenant=trace.fetches[number].tenant if tenants == 1 else copy % tenants,
+        )
+        for at_ns, number, copy in order
     ]
     return replace(
         trace,
         fetches=made,
         reads=[
-            _read(one, copy, chunks, place, len(trace.reads))
+            replace(
+                _read(one, copy, chunks, place, len(trace.reads)),
+                at_ns=one.at_ns + later[copy],
+                deadline_ns=one.deadline_ns + later[copy],
+                tenant=one.tenant if tenants == 1 else copy % tenants,
+            )
             for copy in range(count)
             for one in trace.reads
         ],
         writes_ns=[
-            (ns, chunk + copy * chunks, layer)
+            (ns + later[copy], chunk + copy * chunks, layer)
             for copy in range(count)
             for ns, chunk, layer in trace.writes_ns
         ],
@@ -62,7 +76,17 @@ def copies(trace: Trace, count: int) -> Trace:
             for number, ns in trace.session_ns.items()
         },
         ends=trace.ends * count,
+        weights=trace.weights if tenants == 1 else (1,) * tenants,
     )
+
+
+def _phases(trace: Trace, count: int, seed: int) -> list[int]:
+    """When each copy begins, in ns after the first: within the mean time of a step."""
+    steps = len({(one.session, one.step) for one in trace.fetches})
+    sessions = len({one.session for one in trace.fetches})
+    span_ns = trace.fetches[-1].at_ns - trace.fetches[0].at_ns
+    drawn = np.random.default_rng(seed).random(count) * span_ns * sessions / max(steps, 1)
+    return [0, *(round(one) for one in drawn.tolist()[1:])]
 
 
 def _fetch(

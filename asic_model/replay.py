@@ -29,7 +29,7 @@ from offstage.asic_model.by_session import by_session
 from offstage.asic_model.closed import ClosedLoop
 from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset
-from offstage.asic_model.result import ChipRun
+from offstage.asic_model.result import ChipRun, binding
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.layouts import CAUSES
@@ -109,7 +109,7 @@ def _result(ran: "_Replay | ClosedLoop", ended: Demands, *, drive: str, **found:
         ends=ended.by_end(),
         units=units,
         by_session=by_session(account, device.chip, trace.block_bytes),
-        binds_first=max(units, key=lambda one: one.utilisation).name,
+        binds_first=binding({one.name: one.utilisation for one in units}),
         logged=logged_of(trace),
         notes=notes,
         hash=f"{figures['hash']:016x}",

@@ -11,7 +11,7 @@ of the fetches that found a block neither staged nor on time. A token misses its
 takes longer than its session's pace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -20,10 +20,22 @@ import numpy.typing as npt
 
 from offstage.bindings.notes import Note
 
-__all__ = ["ChipRun", "Logged", "Range", "SessionRun", "Times", "UnitRun", "demands_of", "times_of"]
+__all__ = [
+    "ChipRun",
+    "Logged",
+    "Range",
+    "SessionRun",
+    "Times",
+    "UnitRun",
+    "binding",
+    "demands_of",
+    "times_of",
+]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 CURVE_POINTS = 1000
+BINDS_FROM = 0.2
+"""A unit that is used less does not bind."""
 
 
 class Times(msgspec.Struct, kw_only=True, frozen=True):
@@ -165,7 +177,7 @@ class ChipRun(msgspec.Struct, kw_only=True):
     units: list[UnitRun]
     by_session: list[SessionRun] = []
     binds_first: str
-    """The unit with the highest utilisation."""
+    """The unit with the highest utilisation; "nothing" where each is used less than a fifth."""
     diverged: dict[str, int] = {}
     """closed-loop: decisions that differ from the log's, by kind; decision-replay: none."""
     energy: list[Range] = []
@@ -182,6 +194,12 @@ class ChipRun(msgspec.Struct, kw_only=True):
     def label(self) -> str:
         """The preset's name as a column title."""
         return self.preset if self.calibrated else f"{self.preset} (uncalibrated)"
+
+
+def binding(used: Mapping[str, float]) -> str:
+    """The unit that is used most, or "nothing" where that is so little that nothing binds."""
+    name = max(used, key=lambda one: used[one], default="")
+    return name if name and used[name] >= BINDS_FROM else "nothing"
 
 
 def demands_of(run: ChipRun | Logged) -> int:

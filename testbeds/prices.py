@@ -32,6 +32,7 @@ CLASSES = (
     "xl-flash",
     "object",
     "dpu",
+    "asic",
     "api",
     "workload",
 )
@@ -90,6 +91,8 @@ KEYS: dict[str, Key] = {
     "slots": Key("count", "for them in a machine of eight GPUs"),
     "answer": Key("count", "tokens of one answer"),
     "amplification": Key("count", "bytes that flash writes for one of ours"),
+    "markup": Key("count", "price over cost"),
+    "yielded": Key("share", "of a wafer's dies that work"),
     "prefix": Key("share", "of a session's history that is found again"),
     "prefill": Key("share", "of the GPU's peak that prefill reaches"),
     "memory_share": Key("share", "of HBM for weights and KV"),

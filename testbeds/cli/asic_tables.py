@@ -30,7 +30,7 @@ def _sentence(run: ChipRun) -> str:
         f"{run.label}, {run.mode}: {run.demands:,} demands, {shares[0]:.1%} hits, {shares[1]:.1%} "
         f"late, {shares[2]:.1%} misses; {run.tokens_per_s:,.1f} tokens/s, "
         f"{format_size(run.bytes_read)} read at {format_rate(run.bandwidth_bytes_per_s)}; "
-        f"{run.binds_first} is the busiest unit. Modelled."
+        f"{run.binds_first} binds. Modelled."
     )
     if run.mode == "closed-loop":
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.diverged.items())

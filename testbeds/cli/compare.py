@@ -28,7 +28,17 @@ AsicOption = Annotated[
     typer.Option(
         "--asic",
         metavar="PRESET",
-        help="a preset or its file; may be repeated; default: all shipped presets",
+        help="a chip's preset or its file; may be repeated; default: both chips. The BlueFields "
+        "are always there",
+    ),
+]
+LoadOption = Annotated[
+    str,
+    typer.Option(
+        "--load",
+        metavar="KEY=N,...",
+        help="the load of the headline: gpus, sessions of each, tenants, model, pace of a token; "
+        "default: the run's own on as many GPUs as fill a BlueField-3",
     ),
 ]
 
@@ -49,16 +59,20 @@ def compare(
         Path | None,
         typer.Option("--calibration", help="the file that `offstage asic validate --out` wrote"),
     ] = None,
+    load: LoadOption = "",
     form: FormatOption = Format.text,
 ) -> None:
-    """Compare a recorded run with its own model, BlueField projections and ASICs.
+    """Compare chips with BlueFields at a load of many GPUs, on the decisions of a recorded run.
 
+    The model of the measured machine is a check of the method, and its error is in every range.
     Writes compare.html and compare.json to --out, in a folder per run if there are several.
     """
     from offstage.testbeds.report.compare.build import Plan
+    from offstage.testbeds.report.compare.effect import parse_load
 
     plan = Plan.of(
         asic or [],
+        load=parse_load(load),
         samples=min(samples, FEW) if quick else samples,
         deep=not quick,
         calibration=calibration,
@@ -88,7 +102,9 @@ def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
             page, figures = write_comparison(result, folder)
             notes = noted(result)
             told = map(Text, note_lines(notes))
-            texts += [console_table(result.columns), "", result.sentence, *told, "", str(page), ""]
+            said = f"At {result.load}; modelled."
+            texts += [result.sentence, "", console_table(result.columns), said, *told]
+            texts += ["", str(page), ""]
             results.append(
                 {
                     "run": str(run.path),

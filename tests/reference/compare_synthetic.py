@@ -10,6 +10,7 @@ from offstage.testbeds.report.compare.columns import (
     Comparison,
     Crossover,
     Effect,
+    LoadFigures,
     LoadPoint,
     NeighbourPoint,
     Range,
@@ -25,6 +26,25 @@ def times(hit_ns: float, miss_ns: float, seed: int) -> Times:
     draw = random.Random(seed)
     humps = ((hit_ns, 4000, 0.2), (miss_ns, 1000, 0.5))
     return times_of([b * draw.lognormvariate(0.0, s) for b, n, s in humps for _ in range(n)])
+
+
+def load_at(tokens: Range, knee: float, busiest: float = 0.5) -> LoadFigures:
+    """A device that 64 GPUs share."""
+    return LoadFigures(
+        gpus=64,
+        tokens_per_s=tokens,
+        token_ms=Range(25.0, 24.0, 30.0),
+        dollars=Range(2.0, 1.0, 4.0),
+        device_dollars=Range(0.1, 0.05, 0.2),
+        joule=Range(4e6, 3e6, 6e6),
+        device_joule=Range(4e4, 3e4, 6e4),
+        binds="NVMe" if busiest >= 0.2 else "nothing",
+        busiest_share=busiest,
+        knee_gpus=knee,
+        knee_unit="NVMe",
+        tokens_per_s_max=80.0 * knee,
+        curve=[(many, 80.0 * min(many, knee)) for many in (1.0, 8.0, 64.0, 512.0)],
+    )
 
 
 def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: int) -> Column:
@@ -67,6 +87,7 @@ def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: in
         speed_up_mean=Range(9.0, 5.0, 14.0) if modelled else None,
         speed_up_p99=Range(6.0, 4.0, 8.0) if modelled else None,
         speed_up_same_drives=Range(1.4, 1.1, 2.0) if modelled else None,
+        load=load_at(Range(5000.0 + seed, 4000.0, 5100.0), 64.0 * seed) if modelled else None,
         notes=[Note("one", "made up")],
     )
 
@@ -131,6 +152,7 @@ def comparison() -> Comparison:
         "the model of the DPU is off by -5 %.",
         setup="Nothing was run.",
         columns=columns,
+        load="64 made-up GPUs",
         loads=loads,
         tornados=[Tornado(device="asic_7nm", base=9.0, effects=effects)],
         crossovers=[crossover],

@@ -5,6 +5,7 @@ their speed-up is a ratio of two runs of that part, scaled by the ratio over the
 """
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +14,22 @@ import msgspec
 
 from offstage import __version__
 from offstage.asic_model.calibrate import fit
+from offstage.asic_model.load import work_of
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.replay import decision_replay
+from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
+from offstage.bindings.ledger import share
 from offstage.testbeds.progress import Progress
-from offstage.testbeds.report.compare.columns import Comparison
+from offstage.testbeds.report.compare.columns import Column, Comparison
+from offstage.testbeds.report.compare.effect import FEW_DRAWS, Load, figures_at
 from offstage.testbeds.report.compare.measured import measured_column
 from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
 from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
-from offstage.testbeds.report.compare.sentence import answer
-from offstage.testbeds.report.compare.vary import FEW_DRAWS, vary
+from offstage.testbeds.report.compare.sentence import BASELINES, answer
+from offstage.testbeds.report.compare.vary import Varied, vary
 from offstage.testbeds.report.run.page import setup_line
 
 __all__ = ["Plan", "compare_run", "on_drive", "runs_of", "small"]
@@ -33,8 +38,8 @@ OWN = "dpu_x86_measured"
 """The preset of the measured machine: fitted to each run that it is compared with."""
 CARD = "bluefield3"
 """The card for which the table counts cores."""
-SMALL_DEVICES, SMALL_DRAWS = ("bluefield3", "asic_7nm"), 4
-DEFAULT = ("bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4")
+SMALL_DEVICES, SMALL_DRAWS = ("asic_7nm",), 4
+DEFAULT = ("asic_7nm", "asic_5nm_hbm4")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Plan:
     deep: bool
     """Also vary each parameter, the load and a neighbour."""
     command: str
+    load: Load
 
     @staticmethod
     def of(
@@ -57,10 +63,11 @@ class Plan:
         deep: bool,
         calibration: Path | None,
         command: str,
+        load: Load,
     ) -> "Plan":
-        """BadInput for an unknown preset; suggests the nearest."""
+        """BadInput for an unknown preset; suggests the nearest. The baselines are always there."""
         own = read_preset(str(calibration) if calibration is not None else OWN)
-        chosen = dict.fromkeys(name for name in presets or DEFAULT if name != OWN)
+        chosen = dict.fromkeys(name for name in (*BASELINES, *(presets or DEFAULT)) if name != OWN)
         return Plan(
             tuple(_preset(name) for name in chosen),
             own,
@@ -68,6 +75,7 @@ class Plan:
             samples,
             deep,
             command,
+            load,
         )
 
     @property
@@ -103,7 +111,11 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     for column, preset, one in zip(columns[1:], presets, done, strict=True):
         if preset.kind == "asic":
             column.arm_cores = arm_cores(one, trace, card)
-    found = vary(trace, presets, done, measured, plan.samples, plan.deep, progress)
+    loaded = plan.load.trace(trace, run)
+    found = vary(
+        trace, presets, done, measured, (plan.load, loaded), plan.samples, plan.deep, progress
+    )
+    said, error = _effect(columns, plan.load, (trace, loaded), presets, done, measured, found)
     for column, speed_up in zip(columns[1:], found.speed_ups, strict=False):
         column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
         column.speed_up_same_drives = speed_up.same_drives
@@ -111,7 +123,9 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         run=str(run.path),
         setup=_setup(run, trace),
         columns=columns,
-        sentence=answer(columns, plan.samples if plan.samples < FEW_DRAWS else 0),
+        sentence=answer(columns, said, plan.samples if plan.samples < FEW_DRAWS else 0),
+        load=said,
+        load_error=error,
         loads=found.loads,
         tornados=found.tornados,
         crossovers=found.crossovers,
@@ -122,6 +136,38 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         command=plan.command,
         version=__version__,
     )
+
+
+def _effect(
+    columns: Sequence[Column],
+    load: Load,
+    traces: tuple[Trace, Trace],
+    presets: Sequence[Preset],
+    done: Sequence[ChipRun],
+    measured: Logged,
+    found: Varied,
+) -> tuple[str, float]:
+    """Fill in every modelled column's figures at the load. Returns the load in words, and the
+    model's own error as a factor. `traces`: the run's, and on the blocks of the load's model."""
+    trace, loaded = traces
+    runs = done
+    if loaded is not trace:
+        runs = [decision_replay(loaded, one) for one in presets]
+    works = [load.of(work_of(one, loaded), loaded) for one in runs]
+    spreads = [
+        [(load.of(drawn, loaded), load.of(base, loaded)) for drawn, base in rows]
+        for rows in found.works
+    ]
+    knees = {one.name: work.knee_gpus for one, work in zip(presets, works, strict=True)}
+    bounded = [one for one in knees.values() if math.isfinite(one)]
+    at_base = next((knees[name] for name in BASELINES if math.isfinite(knees[name])), 1.0)
+    gpus = load.gpus or max(1, round(at_base))
+    off = share(done[0].fetch_ns.mean, measured.fetch_ns.mean) or 1.0
+    error = max(off, 1.0 / off)
+    last = max(bounded, default=1.0)
+    for column, preset, work, spread in zip(columns[1:], presets, works, spreads, strict=True):
+        column.load = figures_at(gpus, last, preset, work, spread, error)
+    return load.said(gpus, works[0]), error
 
 
 def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
@@ -144,7 +190,12 @@ def on_drive(preset: Preset, run: Recorded) -> Preset:
 def small(folder: Path, command: str, progress: Progress) -> Comparison:
     """The comparison at the end of a demo: two devices and few draws."""
     plan = Plan.of(
-        SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None, command=command
+        SMALL_DEVICES,
+        samples=SMALL_DRAWS,
+        deep=False,
+        calibration=None,
+        command=command,
+        load=Load(),
     )
     return compare_run(runs_of([folder])[0], plan, progress)
 

@@ -17,6 +17,7 @@ __all__ = [
     "Comparison",
     "Crossover",
     "Effect",
+    "LoadFigures",
     "LoadPoint",
     "NeighbourPoint",
     "Range",
@@ -44,6 +45,30 @@ class UnitFigures(msgspec.Struct, kw_only=True):
     ns_p50: float = 0.0
     """Time that a fetch of median latency spent here, waiting included."""
     ns_p99: float = 0.0
+
+
+class LoadFigures(msgspec.Struct, kw_only=True):
+    """One device shared by `gpus` GPUs: the effect on what they serve. Dollars and joules are of a
+    million tokens, of GPUs and device together, and of the device with its drives."""
+
+    gpus: int
+    tokens_per_s: Range
+    """Of all GPUs; its range contains the parameters' ranges and the model's own error."""
+    token_ms: Range
+    """Of one session."""
+    dollars: Range | None
+    device_dollars: Range | None
+    joule: Range
+    device_joule: Range
+    binds: str
+    """The busiest unit at this load; "nothing" where each is used less than a fifth."""
+    busiest_share: float
+    knee_gpus: float | None
+    """GPUs that one device stands for: beyond, `knee_unit` binds. None: no work reaches it."""
+    knee_unit: str
+    tokens_per_s_max: float | None
+    curve: list[tuple[float, float]]
+    """GPUs, and the tokens/s of all of them."""
 
 
 class Column(msgspec.Struct, kw_only=True):
@@ -87,6 +112,8 @@ class Column(msgspec.Struct, kw_only=True):
     speed_up_same_drives: Range | None = None
     """Mean fetch latency of today's daemon, modelled on this device's drives, over this device's:
     the gain that does not come from the drives."""
+    load: LoadFigures | None = None
+    """At the comparison's load; a measured device has none."""
     notes: list[Note] = []
 
     @property
@@ -96,7 +123,7 @@ class Column(msgspec.Struct, kw_only=True):
 
 
 class LoadPoint(msgspec.Struct, kw_only=True):
-    """Figures of `copies` of the same trace side by side."""
+    """Figures of `copies` of the same trace side by side: so many GPUs, replayed."""
 
     copies: int
     bytes_per_s: float
@@ -158,6 +185,10 @@ class Comparison(msgspec.Struct, kw_only=True):
     sentence: str
     setup: str
     columns: list[Column]
+    load: str = ""
+    """The load of every column's `load`, in words."""
+    load_error: float = 1.0
+    """The model's own error in it: a factor on every time of a device, both ways."""
     loads: list[list[LoadPoint]] = []
     """Load points by column; empty for a device without a load test."""
     tornados: list[Tornado] = []

@@ -11,7 +11,7 @@ from offstage.testbeds.report.page.numbers import clock_ns, percent
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour, plain_logs, rgb
 from offstage.testbeds.report.page.plot import Plot
 
-__all__ = ["heat_map", "hockey_stick", "isolation"]
+__all__ = ["heat_map", "hockey_stick", "isolation", "throughput"]
 
 CELLS_MAX = 64
 """Maximum number of stretches in a heat map; more are merged."""
@@ -76,6 +76,62 @@ def _joined(bins: Sequence[float], most: int) -> list[float]:
     """The bins merged into at most `most` stretches: means of neighbours."""
     step = -(-len(bins) // most)
     return [float(np.mean(bins[at : at + step])) for at in range(0, len(bins), step)]
+
+
+def throughput(columns: Sequence[Column]) -> Plot | None:
+    """Tokens/s of all GPUs against their number, each device with its knee."""
+    shown = [
+        (column, shade, column.load)
+        for column, shade in zip(columns, colours(columns), strict=True)
+        if column.load is not None and column.load.curve
+    ]
+    if not shown:
+        return None
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        for column, shade, load in shown:
+            gpus, tokens = zip(*load.curve, strict=True)
+            (line,) = axes.plot(
+                gpus, tokens, color=shade, linestyle=line_style(column), label=column.label
+            )
+            drawn.tip(line, f"{column.label}: {_knee_text(column)}")
+            if load.knee_gpus is not None:
+                height = float(np.interp(load.knee_gpus, gpus, tokens))
+                axes.plot([load.knee_gpus], [height], "o", color=shade, markersize=5)
+        axes.axvline(shown[0][2].gpus, color=colour("muted"), linewidth=0.8)
+        axes.annotate(
+            "the load above",
+            (shown[0][2].gpus, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=colour("muted"),
+        )
+        plain_logs(axes, x="number", y="number")
+        axes.set(xlabel="GPUs that share one device", ylabel="tokens/s of all of them")
+        drawn.legend(axes)
+
+    said = "; ".join(f"{column.label}: {_knee_text(column)}" for column, _, _ in shown)
+    return Plot(
+        "throughput",
+        f"Tokens per second against the number of GPUs. {said}",
+        draw,
+        height=3.6,
+        legend_rows=len(shown),
+        paper_height=3.2,
+    )
+
+
+def _knee_text(column: Column) -> str:
+    load = column.load
+    if load is None or load.knee_gpus is None or load.tokens_per_s_max is None:
+        return "no load reaches it"
+    return (
+        f"knee at {load.knee_gpus:,.0f} GPUs by {load.knee_unit}, "
+        f"{load.tokens_per_s_max:,.0f} tokens/s at most"
+    )
 
 
 def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> Plot:

@@ -5,11 +5,12 @@ from pathlib import Path
 from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
 from offstage.testbeds.report.compare.columns import Comparison
+from offstage.testbeds.report.compare.effect import FEW_DRAWS
 from offstage.testbeds.report.compare.latency import ccdf, waterfall
-from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation
+from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation, throughput
 from offstage.testbeds.report.compare.ranges import crossover, tornado
+from offstage.testbeds.report.compare.sentence import tiles
 from offstage.testbeds.report.compare.table import table_section
-from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import facts
 from offstage.testbeds.report.page.page import Page
@@ -35,6 +36,8 @@ def render(found: Comparison) -> str:
         title="Offstage: a measured DPU compared with modelled chips",
         sentence=found.sentence,
         setup=found.setup,
+        tiles=tiles(found.columns),
+        tiles_of=f"At {found.load}; modelled." if found.load else "",
         sections=[table_section(found.columns), *figures_of(found)],
         command=found.command,
         again=f"Offstage {escape(found.version)}. {found.samples} draws of all parameters "
@@ -52,6 +55,13 @@ def figures_of(found: Comparison) -> list[Figure]:
     """Every figure of the page that has data."""
     columns = found.columns
     pieces: list[tuple[str, str, list[Plot | None], str]] = [
+        (
+            "throughput",
+            "Tokens per second against load",
+            [throughput(columns)],
+            "All GPUs share one device; the dot is its knee, where a unit of it begins to bind. "
+            "Where lines lie on each other the devices make no difference.",
+        ),
         (
             "latency",
             "Fetch latency",

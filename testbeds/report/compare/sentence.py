@@ -1,57 +1,150 @@
-"""The result in one sentence, with its uncertainty, from the columns alone."""
+"""The result in one sentence and a few tiles, with its uncertainty, from the columns alone.
+
+The effect comes first: tokens per second at a stated load, chips against the BlueFields. Devices
+whose ranges overlap are a tie. The model of the measured machine is no baseline, but the check of
+the method: its error is part of every range.
+"""
 
 from collections.abc import Sequence
 
-from offstage.testbeds.report.compare.columns import Column, Range
-from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.compare.columns import Column, LoadFigures, Range
+from offstage.testbeds.report.page.numbers import clock_ns, percent
+from offstage.testbeds.report.page.page import Tile
 
-__all__ = ["answer", "model_error"]
+__all__ = ["BASELINES", "answer", "model_error", "tiles"]
 
-EVEN = 0.02
-"""An interval within this of 1 is called no difference."""
+BASELINES = ("bluefield3", "bluefield4")
 
 
-def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
-    """The fastest chip's speed-up, the drives' part of it, and the model's error. `few_draws`: the
-    number of draws behind its intervals, when too few for more than their range."""
+def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
+    """The best chip's tokens/s against the baselines', at the load; then which devices are loaded
+    at all, and the model's error. `few_draws`: the number of draws behind the ranges, when too few
+    for more than their range."""
     measured, *others = columns
-    own = _own(measured, others)
-    chips = [
-        one for one in others if one.speed_up_mean is not None and _is_chip(one) and one is not own
-    ]
-    if not chips:
+    chosen = _chosen(columns)
+    if chosen is None:
         return f"No device was compared with the {measured.device}."
-    best = max(chips, key=lambda one: one.speed_up_mean.value if one.speed_up_mean else 0.0)
-    assert best.speed_up_mean is not None
-    label = best.device + (
-        " (modelled, uncalibrated)" if best.calibrated is False else " (modelled)"
-    )
-    text = f"On this run's decisions {label} would fetch {_times(best.speed_up_mean)} "
-    text += f"the {measured.device}"
-    if best.speed_up_same_drives is not None:
-        text += (
-            f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the same drives"
-        )
+    best, bases = chosen
+    assert best.load is not None
+    label = f"{best.device} (modelled{', uncalibrated' if best.calibrated is False else ''})"
+    text = f"At {load}, {label} would serve {_tokens(best.load.tokens_per_s)} tokens/s"
+    pieces = [
+        f"{one.device} {_tokens(one.load.tokens_per_s)}" for one in bases if one.load is not None
+    ]
+    if pieces:
+        text += f", {' and '.join(pieces)}: {_verdict(best, bases)}"
+    rest = [_loaded([one for one in others if one.load is not None and one is not _own(columns)])]
     if few_draws:
-        text += f"; ranges cover {few_draws} draws"
-    binds = f"; its first bottleneck is {best.binds_first}" if best.binds_first else ""
-    return f"{text}{binds}; {model_error(measured, others)}."
+        rest.append(f"ranges cover {few_draws} draws")
+    rest.append(model_error(measured, others))
+    return f"{text}; {'; '.join(rest)}."
+
+
+def tiles(columns: Sequence[Column]) -> list[Tile]:
+    """The effect, then latency: the best chip, with the first baseline's figure under it."""
+    chosen = _chosen(columns)
+    if chosen is None:
+        return []
+    best, bases = chosen
+    load = best.load
+    assert load is not None
+    base = bases[0] if bases else None
+    other = base.load if base is not None else None
+    name = base.device if base is not None else ""
+
+    def under(figure: str) -> str:
+        return f"{name} {figure}" if other is not None else ""
+
+    def told(value: Range | None, before: str = "") -> str:
+        return "–" if value is None else f"{before}{_plain(value.value)}"
+
+    rows = (
+        ("tokens/s", "tokens_per_s", ""),
+        ("ms per token", "token_ms", ""),
+        ("$ per million tokens", "dollars", "$"),
+        ("J per million tokens", "joule", ""),
+    )
+    found = [
+        Tile(
+            f"{what}, {best.device}",
+            told(getattr(load, key), mark),
+            under(told(getattr(other, key), mark)) if other is not None else "",
+        )
+        for what, key, mark in rows
+    ]
+    found.append(
+        Tile(f"GPUs for one {best.device}", _gpus(load), under(_gpus(other)) if other else "")
+    )
+    fetch = clock_ns(base.fetch_ns.mean) if base is not None else ""
+    found.append(Tile(f"mean fetch, {best.device}", clock_ns(best.fetch_ns.mean), under(fetch)))
+    return found
 
 
 def model_error(measured: Column, others: Sequence[Column]) -> str:
     """The error of the model of the measured device."""
-    own = _own(measured, others)
+    own = _own([measured, *others])
     if own is None:
         return "no model of the measured DPU was run, so the models' error is unknown"
     pieces = [
         f"{_signed(getattr(own.fetch_ns, key), getattr(measured.fetch_ns, key))} in {name}"
         for key, name in (("mean", "mean"), ("p99", "p99"))
     ]
-    return f"the same model of the {measured.device} is off by {' and '.join(pieces)} fetch latency"
+    return (
+        f"the check of the method, the same model of the {measured.device}, is off by "
+        f"{' and '.join(pieces)} fetch latency, which the ranges contain"
+    )
 
 
-def _own(measured: Column, others: Sequence[Column]) -> Column | None:
+def _chosen(columns: Sequence[Column]) -> tuple[Column, list[Column]] | None:
+    """The chip that serves the most, and the baselines; without a chip the best of these."""
+    own = _own(columns)
+    shown = [one for one in columns[1:] if one.load is not None and one is not own]
+    bases = [one for one in shown if one.device in BASELINES]
+    chips = [one for one in shown if one.device not in BASELINES] or bases
+    if not chips:
+        return None
+    best = max(chips, key=lambda one: one.load.tokens_per_s.value if one.load else 0.0)
+    return best, [one for one in bases if one is not best]
+
+
+def _verdict(best: Column, bases: Sequence[Column]) -> str:
+    """Who serves more, in words; whose ranges overlap are a tie."""
+    kinds: dict[str, list[str]] = {}
+    for one in bases:
+        assert best.load is not None and one.load is not None
+        kind = _against(best.load.tokens_per_s, one.load.tokens_per_s)
+        kinds.setdefault(kind, []).append(one.device)
+    return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in kinds.items())
+
+
+def _against(one: Range, other: Range) -> str:
+    if one.low <= other.high and other.low <= one.high:
+        return "a tie with"
+    if one.low > other.high:
+        return f"at least {_plain(one.low / max(other.high, 1e-12))} times"
+    return "less than"
+
+
+def _loaded(devices: Sequence[Column]) -> str:
+    """Whether the load exercises any device: which, by what; in one line if none."""
+    found = {one.device: one.load for one in devices if one.load is not None}
+    bound = {name: load for name, load in found.items() if load.binds != "nothing"}
+    if not bound:
+        most = max((load.busiest_share for load in found.values()), default=0.0)
+        return f"this load reaches no device's knee: no unit is used more than {percent(most)}"
+    pieces = [
+        f"{load.binds} of {name} is used {percent(load.busiest_share)}"
+        for name, load in bound.items()
+    ]
+    idle = [name for name in found if name not in bound]
+    if idle:
+        pieces.append(f"nothing binds in {' and '.join(idle)}")
+    return ", ".join(pieces)
+
+
+def _own(columns: Sequence[Column]) -> Column | None:
     """The model of the measured device: of the daemon, or of the chip that was in the loop."""
+    measured, *others = columns
     return next(
         (
             one
@@ -69,18 +162,15 @@ def _signed(modelled: float, measured: float) -> str:
     return ("+" if error > 0 else "") + percent(error)
 
 
-def _times(value: Range) -> str:
-    low, high = value.low, value.high
-    if abs(low - 1.0) < EVEN and abs(high - 1.0) < EVEN:
-        return "no faster than"
-    if f"{low:.2g}" == f"{high:.2g}":
-        return f"{_plain(low)} times as fast as"
-    return f"{_plain(low)} to {_plain(high)} times as fast as"
+def _gpus(load: LoadFigures) -> str:
+    return "–" if load.knee_gpus is None else _plain(load.knee_gpus)
+
+
+def _tokens(value: Range) -> str:
+    if f"{value.low:.3g}" == f"{value.high:.3g}":
+        return _plain(value.value)
+    return f"{_plain(value.value)} ({_plain(value.low)} to {_plain(value.high)})"
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _is_chip(column: Column) -> bool:
-    return not column.device.startswith("dpu_")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

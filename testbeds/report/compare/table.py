@@ -60,32 +60,122 @@ def _diverged(column: Column) -> str:
 
 
 def _joule(value: float) -> str:
-    if value >= 1e3:
-        return f"{value / 1e3:.3g} kJ"
+    for unit, scale in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
     return f"{value:.3g} J" if value >= 0.1 else f"{value * 1e3:.3g} mJ"
 
 
+def _of_load(
+    key: str, form: Callable[[float], str] = lambda value: f"{value:,.4g}"
+) -> Callable[[Column], str]:
+    return lambda one: "–" if one.load is None else _range(getattr(one.load, key), form)
+
+
+def _tokens(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _dollar(value: float) -> str:
+    return f"${value:,.3g}" if value < 1000 else f"${value:,.0f}"
+
+
+def _knee(column: Column) -> str:
+    if column.load is None or column.load.knee_gpus is None:
+        return "–"
+    return _tokens(column.load.knee_gpus)
+
+
 ROWS = (
+    Row(
+        "load_tokens_per_s",
+        "tokens/s",
+        "Of all GPUs at the load that the headline states. The range contains the ranges of all "
+        "parameters and the model's own error.",
+        _of_load("tokens_per_s", _tokens),
+        True,
+    ),
+    Row(
+        "load_token_ms",
+        "time of a token",
+        "Of one session at that load, the GPU's own time included.",
+        _of_load("token_ms", milliseconds),
+        True,
+    ),
+    Row(
+        "load_dollars",
+        "$ per million tokens",
+        "Of the GPUs, rented by the hour, and the device with its drives, over its life.",
+        _of_load("dollars", _dollar),
+        True,
+    ),
+    Row(
+        "load_device_dollars",
+        "$ of the device",
+        "Of it the device with its drives.",
+        _of_load("device_dollars", _dollar),
+    ),
+    Row(
+        "load_joule",
+        "J per million tokens",
+        "Of the GPUs and the device with its drives.",
+        _of_load("joule", _joule),
+        True,
+    ),
+    Row(
+        "load_device_joule",
+        "J of the device",
+        "Of it the device with its drives.",
+        _of_load("device_joule", _joule),
+    ),
+    Row(
+        "load_binds",
+        "binds at this load",
+        "The busiest unit; nothing where each is used less than a fifth.",
+        lambda one: "–" if one.load is None else one.load.binds,
+        True,
+    ),
+    Row(
+        "load_knee_gpus",
+        "GPUs for one",
+        "GPUs of this load that one device stands for: with more, a unit of it binds.",
+        _knee,
+        True,
+    ),
+    Row(
+        "load_knee_unit",
+        "binds at its knee",
+        "The unit that is full first as GPUs are added.",
+        lambda one: "–" if one.load is None else one.load.knee_unit or "–",
+        True,
+    ),
+    Row(
+        "load_tokens_per_s_max",
+        "tokens/s at most",
+        "What that unit passes, however many GPUs there are.",
+        lambda one: (
+            "–"
+            if one.load is None or one.load.tokens_per_s_max is None
+            else _tokens(one.load.tokens_per_s_max)
+        ),
+    ),
     Row(
         "hits",
         "hit",
         "Share of the demands that were staged before they were needed.",
         lambda one: _of_demands(one, one.hits),
-        True,
     ),
     Row(
         "late",
         "late",
         "Share whose block was in flight when it was needed.",
         lambda one: _of_demands(one, one.late),
-        True,
     ),
     Row(
         "misses",
         "miss",
         "Share whose block was neither staged nor in flight.",
         lambda one: _of_demands(one, one.misses),
-        True,
     ),
     Row(
         "fetch_ns_mean",
@@ -125,14 +215,12 @@ ROWS = (
         "The measured run's mean fetch latency over this "
         "one's, with its range over the ranges of all parameters.",
         lambda one: _range(one.speed_up_mean, ratio),
-        True,
     ),
     Row(
         "speed_up_p99",
         "p99, faster by",
         "The same for the 99th percentile.",
         lambda one: _range(one.speed_up_p99, ratio),
-        True,
     ),
     Row(
         "speed_up_same_drives",
@@ -141,7 +229,6 @@ ROWS = (
         "modelled on this device's drives, over this device's: the gain that does not come from "
         "the drives.",
         lambda one: _range(one.speed_up_same_drives, ratio),
-        True,
     ),
     Row(
         "bytes_per_s",
@@ -160,7 +247,6 @@ ROWS = (
         "stall p99",
         "All but one token in a hundred stalled no longer.",
         lambda one: milliseconds(one.stall_ns.p99 / 1e6),
-        True,
     ),
     Row(
         "deadlines_missed",
@@ -202,10 +288,9 @@ ROWS = (
     ),
     Row(
         "binds_first",
-        "binds first",
-        "The unit that saturates first as load grows.",
+        "binds in the run",
+        "The busiest unit at the run's own load; nothing where each is used less than a fifth.",
         lambda one: one.binds_first or "–",
-        True,
     ),
     Row("diverged", "decisions that differ", "From the recorded run's, by kind.", _diverged),
 )

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
 from offstage.asic_model.copies import begin, copies
+from offstage.asic_model.load import Work, work_of
 from offstage.asic_model.neighbours import neighbours
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.ranges import across, at_ends, draws, varied
@@ -27,8 +27,9 @@ from offstage.testbeds.report.compare.columns import (
     Range,
     Tornado,
 )
+from offstage.testbeds.report.compare.effect import Load, spread_of
 
-__all__ = ["FEW_DRAWS", "SpeedUp", "Varied", "vary"]
+__all__ = ["SpeedUp", "Varied", "vary"]
 
 FETCHES_MAX = 400
 """Fetches of the log's beginning, for runs repeated hundreds of times."""
@@ -38,9 +39,6 @@ GRID = 5
 AGGRESSOR = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3)
 """The aggressor's load, over the device's read capacity."""
 SEED = 1
-LOW, HIGH = 0.05, 0.95
-FEW_DRAWS = 20
-"""Fewer draws have no 5th percentile: their range covers all of them."""
 CROSSOVERS = (
     ("codec.decode_rate", "codec rate of a lane", "codec.ratio", "compressed size"),
     ("metadata.sram", "metadata SRAM", "metadata.latency", "lookup"),
@@ -62,6 +60,8 @@ class Varied:
     """All results of the variations."""
 
     loads: list[list[LoadPoint]]
+    works: list[list[tuple[Work, Work]]] = field(default_factory=list)
+    """For each device its draws' work under the load, each with that of the preset."""
     speed_ups: list[SpeedUp] = field(default_factory=list)
     tornados: list[Tornado] = field(default_factory=list)
     crossovers: list[Crossover] = field(default_factory=list)
@@ -74,11 +74,13 @@ def vary(
     presets: Sequence[Preset],
     done: Sequence[ChipRun],
     measured: Logged,
+    load: tuple[Load, Trace],
     samples: int,
     deep: bool,
     progress: Progress,
 ) -> Varied:
     """`presets` with their results on the whole trace; the first is the `measured` machine's.
+    `load`: and the trace on the blocks of its model.
     Without samples a range is one value. `deep`: also load on every device, and for the first ASIC
     the effect of each parameter, crossovers and a neighbour."""
     own, *others = presets
@@ -90,8 +92,9 @@ def vary(
     for preset, run in zip(presets, done, strict=True):
         base = bases[id(preset)]
         runs = [] if preset is own else list(_drawn(short, preset, samples, progress))
+        found.works.append(_works(trace, load[1], preset, base, runs))
         spread = {
-            key: _spread(
+            key: spread_of(
                 [
                     getattr(base.fetch_ns, key) / getattr(one.fetch_ns, key)
                     for one in runs
@@ -120,25 +123,28 @@ def vary(
             presets,
             bases,
             measured.fetch_ns.mean / done[0].fetch_ns.mean,
+            load,
             progress,
         )
     return found
+
+
+def _works(
+    trace: Trace, loaded: Trace, preset: Preset, base: ChipRun, runs: Sequence[ChipRun]
+) -> list[tuple[Work, Work]]:
+    """Every draw's work with the preset's; on the load's own blocks where it has some."""
+    short = begin(loaded, FETCHES_MAX)
+    if loaded is not trace and runs:
+        base = decision_replay(short, preset)
+        runs = [decision_replay(short, one) for one in draws(preset, len(runs), SEED)]
+    own = work_of(base, short)
+    return [(work_of(one, short), own) for one in runs]
 
 
 def _drawn(short: Trace, preset: Preset, samples: int, progress: Progress) -> Iterator[ChipRun]:
     for drawn in draws(preset, samples, SEED) if samples else ():
         yield decision_replay(short, drawn)
         progress.advance(1)
-
-
-def _spread(factors: Sequence[float]) -> tuple[float, float]:
-    """The range of nine in ten of the draws, or of all if few; 1 without draws."""
-    if not factors:
-        return 1.0, 1.0
-    if len(factors) < FEW_DRAWS:
-        return min(factors), max(factors)
-    low, high = np.quantile(factors, [LOW, HIGH])
-    return float(low), float(high)
 
 
 def _range(measured: float, modelled: float, spread: tuple[float, float]) -> Range:
@@ -165,6 +171,7 @@ def _deepen(
     presets: Sequence[Preset],
     bases: dict[int, ChipRun],
     over: float,
+    load: tuple[Load, Trace],
     progress: Progress,
 ) -> None:
     """Load on every device; effects and crossovers of the first ASIC. `over`: measured / modelled
@@ -194,7 +201,7 @@ def _deepen(
             for one in neighbours(preset, AGGRESSOR, trace.block_bytes)
         ]
     for at, preset in enumerate(presets):
-        found.loads[at + 1] = list(_loaded(trace, preset))
+        found.loads[at + 1] = list(_loaded(*load, preset))
         progress.advance(1)
 
 
@@ -243,10 +250,10 @@ def _crossover(
     )
 
 
-def _loaded(trace: Trace, preset: Preset) -> Iterator[LoadPoint]:
+def _loaded(load: Load, trace: Trace, preset: Preset) -> Iterator[LoadPoint]:
     for count in COPIES:
         part = begin(trace, LOAD_FETCHES_MAX // count)
-        run = decision_replay(copies(part, count), preset)
+        run = decision_replay(copies(part, count, SEED, load.tenants), preset)
         yield LoadPoint(
             copies=count,
             bytes_per_s=run.bytes_to_hosts / run.seconds,

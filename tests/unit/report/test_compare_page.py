@@ -8,6 +8,7 @@ from compare_synthetic import comparison
 from offstage.testbeds.report.compare.page import render
 
 PICTURES = {
+    "throughput": ("GPUs that share one device", "tokens/s of all of them", "asic_7nm"),
     "latency": (
         "fetch latency, µs",
         "share of fetches that took longer",

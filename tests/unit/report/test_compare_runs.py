@@ -9,6 +9,7 @@ import pytest
 from offstage import __version__
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.report.compare.build import Plan
+from offstage.testbeds.report.compare.effect import Load
 from offstage.testbeds.report.compare.recorded import find_runs, read_run
 
 RECORD: dict[str, Any] = {
@@ -56,7 +57,7 @@ def test_what_cannot_be_compared_is_refused(
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean asic_7nm"):
-        Plan.of(["asic_7n"], samples=1, deep=False, calibration=None, command="")
+        Plan.of(["asic_7n"], samples=1, deep=False, calibration=None, command="", load=Load())
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:

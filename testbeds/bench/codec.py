@@ -11,7 +11,7 @@ The effect of `store.codec` on a store is `emulated`: see codec_store.py.
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from offstage.host.model.models import geometry
 from offstage.testbeds.bench.codec_store import StoreFigures, store_row
 from offstage.testbeds.bench.rows import BenchResult, Row
 from offstage.testbeds.capture.kv import model_kv
+from offstage.testbeds.live.demo_options import DOCUMENT
 from offstage.testbeds.machine import Machine, machine
 
 __all__ = [
@@ -214,7 +215,8 @@ def _check(dtype: str, blocks: list[bytes], coded: list[bytes]) -> None:
 
 def bench_codec(
     *,
-    models: Path | None = None,
+    models: Sequence[Path] = (),
+    text: Path | None = None,
     tokens: int = 4096,
     seed: int = 1,
     rounds: int = 5,
@@ -222,13 +224,14 @@ def bench_codec(
 ) -> CodecResult:
     """Ratios of every source, rates, and errors of lossy modes.
 
-    `models` is a folder with one or more models and the text `dev1.txt` (`OFFSTAGE_MODELS`);
-    without it there is synthetic KV alone. Raises Missing("capture") for models without torch.
+    `models` are folders in Hugging Face's format; each reads `text`, by default the demo's.
+    Without one there is synthetic KV alone. Raises Missing("capture") for models without torch,
+    BadInput for a text that is too short.
     """
     sources = [synthetic_source(seed)]
-    for model in sorted(path.parent for path in models.glob("*/config.json")) if models else []:
+    for model in dict.fromkeys(models):
         say(f"{model.name} reads {tokens} tokens")
-        sources.append(model_source(model, model.parent / "dev1.txt", tokens))
+        sources.append(model_source(model, text or DOCUMENT, tokens))
     ratios = []
     for source in sources:
         say(f"ratios: {source.label}")

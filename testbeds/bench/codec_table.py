@@ -7,7 +7,7 @@ from offstage.testbeds.bench.codec import CodecResult
 __all__ = ["table_text"]
 
 HEAD = """\
-# What the codec makes of KV: `offstage bench codec --models DIR --table FILE` wrote this.
+# What the codec makes of KV: `offstage bench codec --model M --text T --table FILE` wrote this.
 # A ratio is coded size over size: the mean of all layers, with the least and the most, and each.
 # `heads`: by layer, of each KV head coded by itself.
 # Rates are bytes of KV a second on one core of the machine named below.

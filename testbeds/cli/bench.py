@@ -411,12 +411,13 @@ def engine(
 @bench.command()
 def codec(
     models: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--models",
-            envvar="OFFSTAGE_MODELS",
-            help="folder of models and dev1.txt; default: synthetic KV only",
+            "--model", help="a model's KV too: its name, folder or GGUF file; may be repeated"
         ),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", help="what models read; default: the US Constitution")
     ] = None,
     tokens: Annotated[
         int, typer.Option("--tokens", min=64, help="tokens that each model reads")
@@ -435,14 +436,16 @@ def codec(
 ) -> None:
     """What KV shrinks to and how fast, against memcpy and zlib; errors of lossy modes.
 
-    KV is the demo's and, with --models, the cache of each model after it read `dev1.txt` there
-    (extra `capture`). A store with store.codec runs next to one without, on emulated drives.
+    KV is the demo's and, with --model, the cache of each model after it read the text (extra
+    `capture`). A store with store.codec runs next to one without, on emulated drives.
     """
     from offstage.asic_model.codec.measured import read_table
     from offstage.testbeds.bench.codec import bench_codec
     from offstage.testbeds.bench.codec_table import table_text
+    from offstage.testbeds.cli.models import model_folder
 
-    result = bench_codec(models=models, tokens=tokens, seed=seed, say=_say)
+    folders = [model_folder(one) for one in models or ()]
+    result = bench_codec(models=folders, text=text, tokens=tokens, seed=seed, say=_say)
     if table is not None:
         write_text(table, table_text(result))
         read_table(table)

@@ -184,7 +184,7 @@ IDLE = (
     ),
     Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "with --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
-    Idle("bench codec", ("tokens",), _lacks("models"), "without --models"),
+    Idle("bench codec", ("tokens", "text"), _lacks("models"), "without --model"),
     Idle(
         "bench pod",
         ("faults", "rate", "strict"),

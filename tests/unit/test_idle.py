@@ -110,7 +110,6 @@ def test_what_has_no_effect_is_refused_by_name(
 ) -> None:
     """Each option of each row of the table: one line that names it, exit code 2, and no file."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OFFSTAGE_MODELS", raising=False)
     (tmp_path.parent / "selections.jsonl").write_text(SELECTIONS)
     row = IDLE[at]
     before = [one for one in IDLE[:at] if one.command == row.command]

@@ -1,5 +1,6 @@
 """Does a GGUF file give the model that was written, in every architecture and quantization?"""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tiny_ggufs import ARCHITECTURES, save_gguf
 from offstage.bindings.errors import BadInput
 from offstage.host.model.identity import digest_of
 from offstage.testbeds.capture.model import Loaded, load, look
+from offstage.testbeds.cli import run
 from offstage.testbeds.models import convert
 from offstage.testbeds.models.gguf_file import read
 from offstage.testbeds.models.kept import MARKER, marker_of
@@ -178,3 +180,24 @@ def test_rotary_factors_are_llama_3s_or_refused(made: Made, tmp_path: Path) -> N
     save_gguf(path, "llama", rope_freqs=np.linspace(1, 9, 16, dtype=np.float32), **fields)
     with pytest.raises(BadInput, match=r"is not that of Llama 3\.1"):
         read((path,)).config()
+
+
+def test_the_codec_bench_takes_what_model_takes_elsewhere(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GGUF file and a folder are read, each once, with the text that is given; a name that is
+    none is one line, before any work."""
+    monkeypatch.setattr("offstage.testbeds.bench.codec.SYNTHETIC_BLOCKS", 1)
+    path, _ = made()
+    text = tmp_path / "letters.txt"
+    text.write_text("abcdefgh" * 40)
+    models = ["--model", str(path), "--model", str(resolve(made("qwen3")[0]))]
+    words = ["bench", "codec", "--tokens", "64", "--format", "json"]
+    assert run([*words, *models, *models, "--text", str(text)]) == 0
+    sources = json.loads(capsys.readouterr().out)["sources"]
+    assert [one["kind"] for one in sources] == ["synthetic", "model", "model"]
+    assert {one.get("text", text.name) for one in sources} == {text.name}
+    assert sources[1]["config_sha256"] != sources[2]["config_sha256"]
+    assert run([*words, "--model", "no-such-model"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "no-such-model: no such folder, GGUF file or known model" in line

@@ -11,8 +11,9 @@ Pure functions of immutable objects, any thread. A block that does not fit its p
 `BadInput`.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.lossy import FP8, Levels, from_fp8, to_fp8_lossy, to_levels_lossy
 from offstage.host.model.values import narrowed, stored, widen
 
-__all__ = ["HEAD_TYPES", "BlockQuantizer", "HeadType", "head_bytes", "padded", "uniform"]
+__all__ = ["HEAD_TYPES", "BlockQuantizer", "HeadType", "Part", "head_bytes", "padded", "uniform"]
 
 HeadType = Literal["model", "fp8-e4m3", "fp8-e5m2", "int8", "int4"]
 
@@ -53,6 +54,19 @@ def _plane_bytes(geometry: KvGeometry, kind: HeadType, layer: int, plane: int) -
     if kind in _FORMATS:
         return count + 4
     return count * _BITS[kind] // 8 + 4 * (width, tokens)[plane]
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` heads of one type in a block: bytes `begin` to `end`, as many of each head, in which
+    `planes` are K and V with their scales."""
+
+    kind: HeadType
+    heads: slice
+    count: int
+    begin: int
+    end: int
+    planes: tuple[slice, slice]
 
 
 @dataclass(frozen=True)
@@ -106,20 +120,37 @@ class BlockQuantizer:
         geometry = self.geometry
         _, heads, tokens, width = shape = geometry.block_shape(0)
         found = np.zeros((len(blocks), *shape), stored(blocks[:0, :0], geometry.value_type).dtype)
-        names, group = np.unique(blocks[:, :heads], axis=0, return_inverse=True)
-        for number, codes in enumerate(names):
-            rows = np.flatnonzero(group.reshape(-1) == number)
-            if not ((codes > 0) & (codes <= len(HEAD_TYPES))).all():
-                continue
-            content, at = blocks[rows], heads
-            for head, code in enumerate(codes):
-                kind = HEAD_TYPES[code - 1]
-                for plane in range(2):
-                    size = _plane_bytes(geometry, kind, 0, plane)
-                    part = np.ascontiguousarray(content[:, at : at + size])
-                    found[rows, plane, head] = self._read(part, kind, plane, (tokens, width))
-                    at += size
+        for rows, parts in self.parts(blocks[:, :heads]):
+            content = blocks[rows]
+            for part in parts:
+                planes = content[:, part.begin : part.end].reshape(len(rows) * part.count, -1)
+                for plane, span in enumerate(part.planes):
+                    own = np.ascontiguousarray(planes[:, span])
+                    numbers = self._read(own, part.kind, plane, (tokens, width))
+                    found[rows, plane, part.heads] = numbers.reshape(len(rows), -1, tokens, width)
         return _bytes(found)
+
+    def parts(self, codes: Bytes) -> Iterator[tuple[npt.NDArray[np.intp], list["Part"]]]:
+        """Where the heads lie in blocks that begin with these bytes, `[n, kv_heads]`: the rows of
+        equal ones, and their runs of heads. Rows that are no quantized block are left out."""
+        names, group = np.unique(codes, axis=0, return_inverse=True)
+        for number, own in enumerate(names):
+            if ((own > 0) & (own <= len(HEAD_TYPES))).all():
+                kinds = [HEAD_TYPES[code - 1] for code in own]
+                yield np.flatnonzero(group.reshape(-1) == number), self._runs(kinds)
+
+    def _runs(self, kinds: Sequence[HeadType]) -> list["Part"]:
+        """Neighbours of one type together."""
+        found, head, begin = [], 0, len(kinds)
+        for kind, some in itertools.groupby(kinds):
+            count = len(list(some))
+            first = _plane_bytes(self.geometry, kind, 0, 0)
+            size = head_bytes(self.geometry, kind)
+            planes = slice(0, first), slice(first, size)
+            end = begin + count * size
+            found.append(Part(kind, slice(head, head + count), count, begin, end, planes))
+            head, begin = head + count, end
+        return found
 
     def keys(self, blocks: Bytes) -> Floats:
         """The keys in quantized blocks, as attention reads them: float32

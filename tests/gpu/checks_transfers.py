@@ -109,6 +109,63 @@ def transfers_beside_compute(run: Run) -> dict[str, object]:
     }
 
 
+@check(point=2, device="either", needs=NEEDS, limit_s=60)
+def quantized_blocks_arrive_as_they_are_stored(run: Run) -> dict[str, object]:
+    """Do blocks in fewer bits cross as stored, and are their numbers there the CPU's to the bit?"""
+    from offstage.host.model.quantized import HEAD_TYPES
+
+    heads = 5 if run.interpret else 10
+    figures: dict[str, object] = {}
+    cases = {"mixed": HEAD_TYPES} | {one: (one,) for one in HEAD_TYPES[1:]}
+    for name, kinds in cases.items():
+        found = _quantized(run, (kinds * heads)[:heads])
+        figures |= {f"{name}_{what}": figure for what, figure in found.items()}
+    return figures
+
+
+def _quantized(run: Run, kinds: tuple[Any, ...]) -> dict[str, float]:
+    """Blocks with heads of these types land: figures of one fetch."""
+    import time
+
+    import numpy as np
+    import torch
+
+    from offstage.host.arrays.quantized import QuantizedArrays
+    from offstage.host.arrays.torch_arrays import TorchArrays
+    from offstage.host.model.geometry import KvGeometry, LayerKv
+    from offstage.host.model.quantized import padded
+
+    width, tokens, count = (16, 8, 4) if run.interpret else (128, 64, 128)
+    layer = LayerKv("gqa", len(kinds), width)
+    geometry = KvGeometry("t", len(kinds), (layer,), tokens, "bfloat16")
+    quantizer, random = padded(geometry, [kinds], 512), np.random.default_rng(5)
+    values = torch.from_numpy(random.standard_normal((count, *geometry.block_shape(0))))
+    blocks = values.to(torch.bfloat16).flatten(1).view(torch.uint8).numpy()
+    quantized = quantizer.quantize(0, blocks)
+    begun = time.perf_counter()
+    expected = quantizer.dequantize(quantized)
+    on_the_cpu_s = time.perf_counter() - begun
+    arrays = QuantizedArrays(TorchArrays(run.device, staged=True), quantizer)
+    memory = arrays.memory(2 * count, geometry.block_bytes(0), count)
+    places = random.permutation(2 * count)[:count].astype(np.int32)
+
+    def land() -> None:
+        rows = memory.land(places)
+        assert rows is not None, "nothing else is out"
+        memory.landing[rows] = quantized
+        memory.commit(places, rows)
+
+    land()
+    assert (memory.read(places) == expected).all(), kinds
+    share = quantizer.payload_bytes / geometry.block_bytes(0)
+    if run.device == "cpu":
+        return {"bytes_share": share}
+    from gpu_timing import seconds_of
+
+    fetch_ms = seconds_of(land, cold=False) * 1e3
+    return {"bytes_share": share, "fetch_ms": fetch_ms, "on_the_cpu_ms": on_the_cpu_s * 1e3}
+
+
 @check(point=4, kind="bench", needs=(*NEEDS, "kvikio", "cupy"), limit_s=60)
 def kvikio_into_device_memory(run: Run) -> dict[str, object]:
     """How fast does kvikio read 64 KiB blocks of a file into device memory, and by which way?"""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.host.arrays import open_arrays
+from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.arrays.quantized import QuantizedArrays
 from offstage.host.model.geometry import KvGeometry, LayerKv
 from offstage.host.model.quantized import HEAD_TYPES, BlockQuantizer, HeadType, head_bytes, uniform
@@ -123,21 +123,57 @@ def test_a_block_that_cannot_hold_its_types_is_refused() -> None:
         uniform(odd, "int4", 512)
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_what_lands_coded_is_attended_to_as_the_models_own(library: str) -> None:
-    """By commit and by write; rows that are out leave too little room for others."""
+@pytest.mark.parametrize("value_type", [*ROUNDING, "float8_e4m3fn"])
+@pytest.mark.parametrize("kind", HEAD_TYPES)
+def test_a_device_gives_the_same_bits(kind: HeadType, value_type: ValueType) -> None:
+    """torch's way back, on the CPU, for blocks of one type, of several, and for bytes that are no
+    block."""
+    torch = pytest.importorskip("torch", reason="needs the extra host")
+    from offstage.host.arrays.torch_quantized import dequantize
+
+    geometry = shape_of(value_type)
+    blocks, _ = drawn(geometry)
+    several: tuple[HeadType, ...] = (kind, "int4", kind)
+    quantizer = BlockQuantizer(geometry, (several, (kind,) * HEADS), 4096)
+    rows = np.concatenate([quantizer.quantize(layer, blocks) for layer in (1, 0)])
+    rows[2], rows[7] = 255, 0
+    for some in (rows, rows[3:4], rows[:0]):
+        found = dequantize(quantizer, torch.from_numpy(some), some[:, :HEADS])
+        assert (found.numpy() == quantizer.dequantize(some)).all()
+    assert found.shape == (0, geometry.block_bytes(0))
+
+
+def arrays_of(library: str) -> Arrays:
+    """`batch`: a device of the tests that copies as late as it may."""
+    if library == "numpy":
+        return open_arrays()
+    pytest.importorskip("torch", reason="needs the extra host")
     if library == "torch":
-        pytest.importorskip("torch", reason="needs the extra host")
+        return open_arrays("torch")
+    from later_runtime import LaterBatchArrays
+
+    return LaterBatchArrays()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "batch"])
+def test_what_lands_coded_is_attended_to_as_the_models_own(library: str) -> None:
+    """By commit and by write; rows that are out leave too little room for others, and rows that
+    are used again bring what landed last."""
     geometry = shape_of()
     quantizer = uniform(geometry, "int8", 512)
-    blocks, _ = drawn(geometry, 3)
+    blocks, _ = drawn(geometry, 5)
     quantized = quantizer.quantize(0, blocks)
-    memory = QuantizedArrays(open_arrays(library), quantizer).memory(6, geometry.block_bytes(0), 3)
+    memory = QuantizedArrays(arrays_of(library), quantizer).memory(6, geometry.block_bytes(0), 3)
     assert memory.landing.shape == (3, quantizer.payload_bytes)
     rows = memory.land(np.array([4, 1], np.int32))
     assert rows is not None and memory.land(np.array([2, 3], np.int32)) is None
     memory.landing[rows] = quantized[:2]
     memory.commit(np.array([4, 1], np.int32), rows)
-    memory.write(np.array([5], np.int32), quantized[2:])
-    assert (memory.read(np.array([4, 1, 5], np.int32)) == quantizer.dequantize(quantized)).all()
+    memory.write(np.array([5], np.int32), quantized[2:3])
+    again = memory.land(np.array([0, 3], np.int32))
+    assert again is not None
+    memory.landing[again] = quantized[3:]
+    memory.commit(np.array([0, 3], np.int32), again)
+    found = memory.read(np.array([4, 1, 5, 0, 3], np.int32))
+    assert (found == quantizer.dequantize(quantized)).all()
     assert memory.land(np.arange(3, dtype=np.int32)) is not None

@@ -21,6 +21,7 @@ from offstage.asic_model.account import (
     PS,
     Account,
     Device,
+    NoDevice,
     Served,
     digest,
     logged_of,
@@ -28,15 +29,15 @@ from offstage.asic_model.account import (
 from offstage.asic_model.by_session import by_session
 from offstage.asic_model.closed import ClosedLoop
 from offstage.asic_model.energy import area, energy, power
-from offstage.asic_model.parameters import Preset
-from offstage.asic_model.result import ChipRun, binding
+from offstage.asic_model.parameters import Preset, read_preset
+from offstage.asic_model.result import ChipRun, Times, binding
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.layouts import CAUSES
 from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note
 
-__all__ = ["closed_loop", "decision_replay"]
+__all__ = ["closed_loop", "decision_replay", "own_times"]
 
 Advance = Callable[[int], None]
 
@@ -45,7 +46,8 @@ def decision_replay(
     trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
 ) -> ChipRun:
     """Replay the log's decisions in the chip's time."""
-    replay = _Replay(trace, preset, drive, seed, advance or _nothing)
+    device = Device(preset, trace, drive=drive, seed=seed)
+    replay = _Replay(trace, preset, device, advance or _nothing)
     replay.run()
     demands = sum(one.demands for one in trace.fetches if not one.retry)
     return _result(
@@ -75,6 +77,14 @@ def closed_loop(
     )
 
 
+def own_times(trace: Trace) -> tuple[Times, Times]:
+    """The device times of the log's fetches in ns, replayed with each read's own time, and as the
+    log has them. They are equal, unless the replay's structure (what waits for what) is wrong."""
+    replay = _OwnTimes(trace, read_preset("ideal"), NoDevice(), _nothing)
+    replay.run()
+    return replay.account.figures(trace.block_bytes).device_ns, logged_of(trace).fetch_ns
+
+
 def _by_cause(counts: "Counter[int]") -> dict[str, int]:
     return {CAUSES[cause]: count for cause, count in sorted(counts.items())}
 
@@ -85,6 +95,7 @@ def _nothing(count: int) -> None:
 
 def _result(ran: "_Replay | ClosedLoop", ended: Demands, *, drive: str, **found: Any) -> ChipRun:
     trace, preset, device, account = ran.trace, ran.preset, ran.device, ran.account
+    assert isinstance(device, Device)
     unit = medium(preset, drive)
     units = account.units(device, None if unit.drive is None else dict(unit.drive))
     figures = device.chip.figures
@@ -136,10 +147,9 @@ class _Replay:
     """Decision-replay: runs the ordered fetches and reads on a chip."""
 
     def __init__(
-        self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Advance
+        self, trace: Trace, preset: Preset, device: "Device | NoDevice", advance: Advance
     ) -> None:
-        self.trace, self.preset = trace, preset
-        self.device = Device(preset, trace, drive=drive, seed=seed)
+        self.trace, self.preset, self.device = trace, preset, device
         self.account = Account()
         self._advance = advance
         self._fetches = [_Pending(one, len(one.after)) for one in trace.fetches]
@@ -291,23 +301,10 @@ class _Replay:
         read = self.trace.reads[number]
         late_by_ps = now_ps - (read.at_ns - self.trace.begin_ns) * PS
         needed_ps = (read.deadline_ns - self.trace.begin_ns) * PS + late_by_ps
-        begun_ps = now_ps
-
-        def landed(end_ps: int) -> None:
-            self._read_end[number] = end_ps
-            self.account.read(end_ps - begun_ps, read.session)
-            for after in self._next_reads[number]:
-                self._read(after, end_ps)
-            for waiting in self._waiting[number]:
-                served = self._fetches[waiting].served
-                assert served is not None
-                served.staged_ps = end_ps
-                self._hit(waiting, 1, end_ps, self._read_tag[number])
-
         self._read_tag[number] = self.device.ask(
             "read",
             now_ps,
-            landed,
+            partial(self._landed, number, now_ps),
             size_bytes=self.trace.block_bytes,
             tenant=read.tenant,
             session=read.session,
@@ -316,3 +313,24 @@ class _Replay:
             deadline_ps=max(0, min(needed_ps, 2**62)),
             offset_bytes=self.trace.offset_bytes(read.chunk, read.layer),
         )
+
+    def _landed(self, number: int, begun_ps: int, end_ps: int) -> None:
+        """A read has ended: begin those that waited for room, hand the block to who waits."""
+        self._read_end[number] = end_ps
+        self.account.read(end_ps - begun_ps, self.trace.reads[number].session)
+        for after in self._next_reads[number]:
+            self._read(after, end_ps)
+        for waiting in self._waiting[number]:
+            served = self._fetches[waiting].served
+            assert served is not None
+            served.staged_ps = end_ps
+            self._hit(waiting, 1, end_ps, self._read_tag[number])
+
+
+class _OwnTimes(_Replay):
+    """Decision-replay without a chip: a read takes what it took in the log, all else nothing."""
+
+    def _read(self, number: int, now_ps: int) -> None:
+        read = self.trace.reads[number]
+        took_ps = (read.ended_ns - read.at_ns) * PS
+        self.device.at(now_ps + took_ps, partial(self._landed, number, now_ps))

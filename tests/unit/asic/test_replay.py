@@ -15,7 +15,7 @@ from core_logs import HEADER_BYTES, boundaries, restamped
 from offstage.asic_model import account
 from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.ranges import varied
-from offstage.asic_model.replay import closed_loop, decision_replay
+from offstage.asic_model.replay import closed_loop, decision_replay, own_times
 from offstage.asic_model.result import ChipRun, times_of
 from offstage.asic_model.trace import START, Trace, read_trace
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
@@ -303,3 +303,12 @@ def test_the_command_shows_and_keeps_a_run(
     assert "tenant" in text
     assert run([*command[:-1], str(good / "decisions.log" / "no")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_read_that_takes_its_own_time_gives_the_logs_times(trace: Trace) -> None:
+    """Is the structure right: with each read's own time every fetch takes what it took in the log,
+    to the nanosecond? What is off on a chip's replay is then the fit of a stage, not the order."""
+    modelled, measured = own_times(trace)
+    assert modelled == measured and measured.mean > 0
+    slower = replace(trace, reads=[replace(one, ended_ns=one.ended_ns + 9) for one in trace.reads])
+    assert own_times(slower)[0].mean > measured.mean

@@ -67,7 +67,8 @@ class _Tail(TailBlock):
 class TieredAttention:
     """One session, from its context on. `identity` returns the name of the full block at an
     ordinal; it is called once the block's last token is known. `quantizer`: of the tier's blocks,
-    where they are not the model's own; the decoder's pool then takes quantized blocks."""
+    where they are not the model's own; the decoder's pool then takes quantized blocks. `buffer`:
+    blocks in the tier's buffer, and the budget of reads over LRU's for guesses (`foretold`)."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class TieredAttention:
         identity: Callable[[int], int],
         token_time_s: float,
         quantizer: BlockQuantizer | None = None,
+        buffer: tuple[int, float] = (0, 1.0),
     ) -> None:
         rule, self._geometry = decoder.rule, decoder.pool.geometry
         layers = self._geometry.layer_count
@@ -104,8 +106,8 @@ class TieredAttention:
         self._tail = _Tail(control, decoder, identity)
         self._tail.quantizer = quantizer
         self.record = AgentRecord()
-        self.predicted = Predicted(layers, rule)
-        """Measures how well selections are predicted, if `told` is called."""
+        self.predicted = Predicted(layers, rule, *buffer)
+        """Measures how well selections are predicted, and guesses, if `told` is called."""
         self.ahead: Ahead = "none"
         self._predicting = False
         self._told: dict[int, NDArray[np.float32]] = {}
@@ -132,15 +134,20 @@ class TieredAttention:
         self.predicted.told(layer, scores)
         if self.ahead == "none" or running is None:
             return
-        pool, session = self._decoder.pool, self.session
-        absent = np.arange(scores.size, dtype=np.int32)
-        absent = absent[pool.lookup(session.number, layer, absent) < 0]
-        self._decoder.driver.hint(session.handle, self.predicted.guesses(layer, absent))
+        session, hint = self.session, self._decoder.driver.hint
+        hint(session.handle, self.predicted.guesses(layer, ~self._held(layer)))
+        if layer == self._geometry.layer_count - 1:
+            hint(session.handle, self.predicted.first_guesses(~self._held(0)))
         if self.ahead == "fetch":
             self._decoder.settle(running, self.record)
             self._coming = self._decoder.begin_predicted(
                 session, self._token, layer, scores, self.record
             )
+
+    def _held(self, layer: int) -> NDArray[np.bool_]:
+        """Which of the tier's blocks the HBM pool has."""
+        stored = np.arange(self.session.keys.shape[1], dtype=np.int32)
+        return self._decoder.pool.lookup(self.session.number, layer, stored) >= 0
 
     def _scores(self, layer: int, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scores of the blocks that the tier has; with the layer's own query this is the hint."""
@@ -155,7 +162,8 @@ class TieredAttention:
         if layer == 0:
             self._look_ahead(0, None)
         if self._predicting:  # score the same blocks as the prediction: without the new token
-            self.predicted.ran(layer, self._scores(layer, self._queries[layer].query))
+            scores = self._scores(layer, self._queries[layer].query)
+            self.predicted.ran(layer, scores, self._held(layer))
         self._tail.given = np.stack([_floats(key), _floats(value)])
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)

@@ -40,6 +40,7 @@ from offstage.testbeds.cli.host_model import (
     SelectOption,
     SelectorOption,
     TextOption,
+    TrafficOption,
     run_model,
 )
 
@@ -156,6 +157,7 @@ def run(
     rope: RopeOption = "",
     predict: PredictOption = False,
     ahead: AheadOption = AheadName.none,
+    traffic: TrafficOption = 1.3,
     form: FormatOption = Format.text,
 ) -> None:
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
@@ -190,6 +192,7 @@ def run(
         rope=rope,
         predict=predict,
         ahead=ahead.value,
+        traffic=traffic,
         **given,
     )
 

@@ -75,6 +75,10 @@ AheadOption = Annotated[
     AheadName,
     typer.Option("--ahead", help="with --predict: send hints to the tier, or also fetch ahead"),
 ]
+TrafficOption = Annotated[
+    float,
+    typer.Option("--traffic", help="reads that hints may spend, over those of LRU at 2k"),
+]
 
 
 def run_model(
@@ -147,7 +151,7 @@ def _tables(summary: "ModelSummary") -> Group:
     ]
     for one in summary.passes:
         if one.guesses:
-            parts += ["", _guessed(one)]
+            parts += ["", _guessed(one), "", _curve(one)]
         if one.predicted:
             parts += ["", _predicted(one)]
     if len(summary.passes) == 1:
@@ -285,6 +289,25 @@ def _guessed(one: "ModelPass") -> str:
         f"{one.select_blocks} blocks: {one.guesses:,} blocks predicted to the tier, which read "
         f"{read:,} of them ahead: {one.guesses_used:,} staged before their demand, "
         f"{one.guesses_late:,} on their way, {one.guesses_unused:,} never demanded"
+    )
+
+
+def _curve(one: "ModelPass") -> Table:
+    """The levels, as the host counts them; the first below the one in force is marked."""
+    columns = [
+        Column("worth a read", "{:.1%}".format),
+        Column("hits", "{:.1%}".format),
+        Column("reads over LRU's", "{:.2f}x".format),
+        Column(""),
+    ]
+    within = [row.level for row in one.curve if row.level >= one.worth]
+    chosen = within[-1] if within else one.curve[0].level
+    rows = [
+        [row.level, row.hit, row.traffic, "within" if row.level == chosen else ""]
+        for row in one.curve
+    ]
+    return Table.of(
+        columns, rows, f"Hits for reads; this run {one.traffic:.2f}x, at last {one.worth:.1%}"
     )
 
 

@@ -114,6 +114,7 @@ IDLE = (
         _lacks("model"),
         "without --model",
     ),
+    Idle("host run", ("traffic",), _is("ahead", "none"), "without --ahead hint"),
     Idle("host run", ("time_unit",), _lacks("trace"), "without --trace"),
     Idle("host run", ("rdma",), _is_not("fabric", "verbs"), "without --fabric verbs"),
     Idle("pod run", ("time_unit",), _lacks("trace"), "without --trace"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
+from offstage.host.decode.foretold import CurveRow
 from offstage.host.decode.predicted import LayerAgreement
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.quantized import HEAD_TYPES, BlockQuantizer, head_bytes
@@ -96,6 +97,12 @@ class ModelPass(msgspec.Struct, kw_only=True):
     `unused`: evicted without a demand."""
     guesses_late: int
     guesses_unused: int
+    traffic: float
+    """Reads over those of LRU without prefetch at 2 k, by the host's count of it; 0: unknown."""
+    worth: float
+    """The least probability that was worth a read at the end."""
+    curve: list[CurveRow]
+    """What each such probability would have had in the last steps, by the host's directories."""
     text: str
     """The generated text; empty if the text was given."""
     notes: list[Note]

@@ -44,6 +44,8 @@ class Component:
     uses: ClassVar[str]
     source: ClassVar[str]
     core: ClassVar[CoreSwitches] = CoreSwitches()
+    budgets: ClassVar[bool] = False
+    """Whether it keeps to `Setting.traffic`; its answers then depend on the HBM pool."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

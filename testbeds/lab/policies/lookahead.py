@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
+from offstage.host.decode.foretold import Foretold
 from offstage.testbeds.lab.policies.base import (
     LOOKAHEAD,
     Component,
@@ -23,13 +24,20 @@ from offstage.testbeds.lab.policies.base import (
     marked,
     marked_cells,
 )
-from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.policies.policy import (
+    CoreSwitches,
+    Setting,
+    View,
+    guesses,
+    no_guesses,
+)
 from offstage.testbeds.workloads.selections.slab import PREDICTED_LEAD_LAYERS
 
 __all__ = [
     "Lookahead",
     "LookaheadDraft",
     "LookaheadIndex",
+    "LookaheadMeasured",
     "LookaheadQuery",
     "LookaheadUndrafted",
     "OasisDraft",
@@ -157,6 +165,14 @@ class _Predicted:
         self.first = [band[0] for band in bands]
 
 
+def _unpredicted(name: str) -> BadInput:
+    return BadInput(
+        "the workload has no predicted queries",
+        f"policy {name!r}",
+        'capture again with this release, or set predicted = "captured"',
+    )
+
+
 class LookaheadQuery(Component):
     """Guess the best blocks two layers ahead, by the predicted query of a layer; for the first
     layer of the next step, by the queries of the drafted tokens.
@@ -180,11 +196,7 @@ class LookaheadQuery(Component):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         if not setting.predicts:
-            raise BadInput(
-                "the workload has no predicted queries",
-                f"policy {self.name!r}",
-                'capture again with this release, or set predicted = "captured"',
-            )
+            raise _unpredicted(self.name)
         k = setting.select_blocks
         self.counts = sorted({max(1, round(depth * k)) for depth in self.depths})
         self.sessions: dict[int, _Predicted] = {}
@@ -228,6 +240,55 @@ class LookaheadQuery(Component):
             bands.append(marks & ~nearer)
             nearer = marks
         return bands
+
+
+class LookaheadMeasured(Component):
+    """Guess by `host.decode.foretold`, as a live host does: each layer from the second on when
+    the layer before it has its demands, and the first of the next step by the drafted tokens. The
+    core guesses nothing of its own; its averages say what is evicted."""
+
+    name: ClassVar[str] = "lookahead-measured"
+    uses: ClassVar[str] = (
+        "the next layer's query, a layer's own last scores; drafted tokens; a budget of reads"
+    )
+    source: ClassVar[str] = "InfiniGen's query speculation; cells, shares and the budget are ours"
+    core: ClassVar[CoreSwitches] = CoreSwitches(("ema",), "score", {"degree_max": 0})
+    budgets: ClassVar[bool] = True
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if not setting.predicts:
+            raise _unpredicted(self.name)
+        self.sessions: dict[int, Foretold] = {}
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """Guesses for this step's layers from the second on, and for the first of the next."""
+        layers, blocks, setting = len(view.selected), view.blocks, self.setting
+        if view.predicted is None or layers < PREDICTED_LEAD_LAYERS:
+            return no_guesses()
+        if view.session not in self.sessions:
+            slots = setting.buffer_blocks * layers
+            self.sessions[view.session] = Foretold(
+                layers, setting.select_blocks, slots, setting.traffic
+            )
+        state, every = self.sessions[view.session], np.arange(layers)
+        told = view.predicted[:, :blocks]
+        chances = np.zeros((layers, blocks), np.float32)
+        chances[1:] = state.guess(every[1:], told[1:])
+        held = None if view.held is None else marked(view.held, blocks)
+        state.ran(every, view.scores[:, :blocks], marked(view.selected, blocks), held)
+        chances[0] = state.guess(every[:1], told[:1])[0]
+        state.end_step()
+        layer, ordinal = marked_cells(chances > 0)
+        after = np.where(every == 0, layers - PREDICTED_LEAD_LAYERS, every - 1)
+        return guesses(
+            layer,
+            ordinal,
+            after_layer=after[layer],
+            steps=layer == 0,
+            probability=chances[layer, ordinal],
+            cause=LOOKAHEAD,
+        )
 
 
 class LookaheadUndrafted(LookaheadQuery):

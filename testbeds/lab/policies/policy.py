@@ -44,7 +44,8 @@ __all__ = [
 class Setting:
     """The setting of a run: blocks are counted per layer, `index_source` as in `Workload`.
     `draft_layers`: as in `View`. `worth`: the lowest probability of a demand that justifies a
-    read."""
+    read. `pool_blocks`: of the HBM pool, 0: none; `traffic`: reads that may be spent, over those of
+    LRU without prefetch at 2 k. Both are for components with `budgets`."""
 
     layer_count: int
     select_blocks: int
@@ -57,6 +58,8 @@ class Setting:
     predicts: bool = False
     draft_layers: int = 1
     worth: float = 0.1
+    pool_blocks: int = 0
+    traffic: float = 1.3
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class View:
     selected: uint32 `[layers, width]`, padded with `slab.ABSENT`. scores, draft, predicted:
     uint16 `[layers, blocks]`, as in `slab.Slab`. `draft_layers`: layers of this step that have run
     when the draft model has finished the step's token. `turn`: a new turn of the conversation
-    begins with this step. Arrays are read-only and only valid during the call.
+    begins with this step. `held`: what the HBM pool had before the step, as `selected`; only for
+    components with `budgets`. Arrays are read-only and only valid during the call.
     """
 
     session: int
@@ -78,6 +82,7 @@ class View:
     turn: bool
     predicted: npt.NDArray[np.uint16] | None = None
     draft_layers: int = 1
+    held: npt.NDArray[np.uint32] | None = None
 
 
 @dataclass(frozen=True)

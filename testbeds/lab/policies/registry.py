@@ -28,7 +28,7 @@ from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.checked import Opened, raised
 from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting
 
-__all__ = ["GROUP", "Combined", "Listed", "find", "listing", "parse"]
+__all__ = ["GROUP", "TRAFFIC", "TRAFFIC_PERMILLE", "Combined", "Listed", "find", "listing", "parse"]
 
 
 GROUP = "offstage.policies"
@@ -37,7 +37,11 @@ GROUP = "offstage.policies"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _BUILT_IN = {one.name: one for one in BUILT_IN}
 _NUMBERS = tuple(one.name for one in fields(Policy) if one.type in (int, "int"))
-PARAMETERS = ("window_tokens", *_NUMBERS)
+TRAFFIC = "traffic_permille_max"
+"""The parameter of components with a budget: reads over those of LRU without prefetch at 2 k."""
+TRAFFIC_PERMILLE = 1300
+"""Its default."""
+PARAMETERS = ("window_tokens", TRAFFIC, *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ class Combined:
         values = {}
         for name, value in {**self.core.parameters, **changes}.items():
             _check_parameter(name, value, "policy parameters")
+            if name == TRAFFIC:
+                self._check_budget(value)
+                continue
             if name == "window_tokens":
                 name, value = "window_blocks", -(-value // block_tokens)
             values[name] = value
@@ -80,6 +87,16 @@ class Combined:
             window_tokens=0,  # without the component `window`, none
         )
         return core_policy(options, block_tokens).with_(**values)
+
+    def _check_budget(self, value: int) -> None:
+        if not any(getattr(one, "budgets", False) for one in self.components):
+            raise BadInput(
+                f"{TRAFFIC} is set, but no component has a budget",
+                f"policy {self.spec!r}",
+                "leave it out, or use lookahead-measured",
+            )
+        if value == 0:
+            raise BadInput(f"{TRAFFIC} is 0", f"policy {self.spec!r}", "give 1 or more")
 
 
 def parse(spec: str) -> Combined:

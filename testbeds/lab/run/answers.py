@@ -1,15 +1,15 @@
 """The answers of policies, computed once for all points of a pass with equal answers.
 
 Model: a component's answer depends on its setting and its past views of the session, never on
-resident blocks. So points that differ only in their HBM pool or in their other components share one
-object of a component: the first point at a step calls it, the others reuse the answer, and it is
-dropped when all have read it. Only built-in components are shared, because they keep no state
-across sessions; a component of another package serves one point. A component that fails at a step
-fails there for every point that shares it.
+resident blocks; on the HBM pool only if it has a budget. So points that otherwise differ only in
+their HBM pool or in their other components share one object of a component: the first point at a
+step calls it, the others reuse the answer, and it is dropped when all have read it. Only built-in
+components are shared, because they keep no state across sessions; a component of another package
+serves one point. A component that fails at a step fails there for every point that shares it.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -131,6 +131,8 @@ def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:
 
 def _key(component: type[PolicyComponent], setting: Setting, reader: int) -> Hashable:
     """Equal for components with equal answers; unique per point for another package's."""
+    if not getattr(component, "budgets", False):
+        setting = replace(setting, pool_blocks=0, traffic=0.0)
     values = (getattr(setting, one.name) for one in fields(setting))
     known = tuple(one.tobytes() if isinstance(one, np.ndarray) else one for one in values)
     return component, known, None if component in BUILT_IN else reader

@@ -24,7 +24,7 @@ from offstage.bindings.tiers import TierCosts, Tiers, TiersConfig, open_tiers
 from offstage.bindings.timing import Costs, Timing
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.policies.policy import GUESS, Setting, View
-from offstage.testbeds.lab.policies.registry import Combined, parse
+from offstage.testbeds.lab.policies.registry import TRAFFIC, TRAFFIC_PERMILLE, Combined, parse
 from offstage.testbeds.lab.results.ledger import ROW
 from offstage.testbeds.lab.results.summary import SeedRun
 from offstage.testbeds.lab.run.answers import Answers
@@ -145,6 +145,8 @@ class Runner:
             predicts=work.predicts,
             draft_layers=self._draft_layers(),
             worth=self._core_policy().probability_permille_min / 1000,
+            pool_blocks=round(self._spec.tier.hbm_pool_over_k * work.select_blocks),
+            traffic=self.point.policy.parameters.get(TRAFFIC, TRAFFIC_PERMILLE) / 1000,
         )
 
     def _draft_layers(self) -> int:
@@ -335,6 +337,7 @@ class Runner:
                 turn=step in turns,
                 predicted=None if slab.predicted is None else slab.predicted[index],
                 draft_layers=self._draft_layers(),
+                held=None if found.held is None else found.held[index],
             )
             answer = self._policy.step(view)
             if found.held is not None:

@@ -55,6 +55,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Also measure how well the next layer's selection is predicted."""
     ahead: Ahead = "none"
     """How predicted blocks are used."""
+    traffic: float = 1.3
+    """Reads that guesses may bring them to, over those of LRU without prefetch at 2 k."""
     prefill_piece: int = 512
     time_per_token_s: TimePerToken = 0.020
     """The pace announced to the tier; the model runs at its own speed."""
@@ -81,6 +83,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(
                 f"--ahead {self.ahead} has nothing to act on", "host run", "add --predict"
             )
+        if not 0 < self.traffic <= 1000:
+            raise BadInput(f"--traffic {self.traffic:g}", self.where, "give 1.3, say, up to 1000")
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 

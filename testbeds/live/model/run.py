@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import offstage
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES
-from offstage.bindings.ledger import Ledger, quantile
+from offstage.bindings.ledger import Ledger, quantile, share
 from offstage.bindings.notes import Note
 from offstage.host.arrays import Arrays
 from offstage.host.arrays.quantized import QuantizedArrays
@@ -312,6 +312,8 @@ class TextRun:
         counted = counters_since(counted, device_counters(self.link))
         guesses = self._guesses() - guesses_before
         guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
+        foretold, read = attention.predicted.foretold, ledger.demand_bytes_read
+        read += ledger.prefetch_bytes_read
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
@@ -331,7 +333,7 @@ class TextRun:
             logit_error_max=max(one.logit_error for one in positions),
             bit_equal=self._bit_equal(logits, grown) if whole else None,
             demands=ledger.demands,
-            bytes_read=ledger.demand_bytes_read + ledger.prefetch_bytes_read,
+            bytes_read=read,
             hit=ledger.ended.hit_rate,
             late=ledger.ended.late_rate,
             stall_ms_p50=quantile(stall_ms, 0.5),
@@ -348,6 +350,11 @@ class TextRun:
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
             guesses_unused=guessed["unused"],
+            traffic=share(
+                read // self.control.geometry.payload_size_bytes, foretold.reference_reads
+            ),
+            worth=foretold.worth,
+            curve=foretold.curve() if guesses else [],
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
             notes=[
                 *warm_start(before),
@@ -390,6 +397,7 @@ class TextRun:
                 ),
                 options.time_per_token_s,
                 self.quantizer,
+                (self.control.geometry.slot_count, options.traffic),
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None

@@ -91,9 +91,11 @@ GeometryOption = Annotated[
     typer.Option("--geometry", help="model that the KV belongs to; must fit the daemon's blocks"),
 ]
 ContextOption = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--context-tokens", help="context length; default: 131,072; with --model the whole text"
+        "--context-tokens",
+        metavar="N",
+        help="context length; default: 131,072; with --model the whole text, or several: 2048,4096",
     ),
 ]
 StepsOption = Annotated[
@@ -167,8 +169,10 @@ def run(
     """
     refuse_both_paces(time_per_token, decode_cost)
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
-    given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
+    given = _given(device, kernel, steps, time_per_token, selector)
     if model is None:
+        if context_tokens is not None:
+            given["context_tokens"] = _one_length(context_tokens)
         given |= {
             "trace": trace,
             "time_unit": time_unit,
@@ -184,6 +188,7 @@ def run(
         model=model,
         text=text,
         select_blocks=select_blocks,
+        context_tokens=context_tokens,
         pool_ratio=pool_ratio,
         dtype=dtype.value,
         kv_dtype=kv_dtype,
@@ -228,7 +233,6 @@ def _given(
     device: str,
     kernel: Kernel | None,
     steps: int | None,
-    context_tokens: int | None,
     time_per_token: str | None,
     selector: str,
 ) -> dict[str, str | float | Path | None]:
@@ -236,7 +240,7 @@ def _given(
     defaults."""
     from offstage.bindings.units import parse_time
 
-    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
+    sizes = {"steps": steps, "kernel": kernel and kernel.value}
     given: dict[str, str | float | Path | None] = {
         name: one for name, one in sizes.items() if one is not None
     }
@@ -244,6 +248,19 @@ def _given(
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     command = shlex.join(["offstage", *sys.argv[1:]])
     return given | {"device": device, "selector": selector, "command": command}
+
+
+def _one_length(text: str) -> int:
+    from offstage.testbeds.live.model.options import parse_lengths
+
+    lengths = parse_lengths(text)
+    if len(lengths) > 1:
+        raise BadInput(
+            "several lengths for sessions that are drawn",
+            "--context-tokens",
+            "give one, or --model",
+        )
+    return lengths[0]
 
 
 def _run_drawn(

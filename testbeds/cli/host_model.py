@@ -58,7 +58,7 @@ KvDtypeOption = Annotated[
     typer.Option(
         "--kv-dtype",
         help="type of K and V in the tier: model, fp8-e4m3, fp8-e5m2, int8, int4, or auto: each "
-        "head what it bears",
+        "head what it bears; several: int8,int4",
     ),
 ]
 MaxKlOption = Annotated[
@@ -89,6 +89,7 @@ def run_model(
     model: Path,
     text: Path | None,
     select_blocks: str,
+    context_tokens: str | None,
     **given: Any,
 ) -> None:
     """Decode and print; writes model.json to `out` if it is given."""
@@ -97,27 +98,28 @@ def run_model(
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.checks import found as found_failed
     from offstage.testbeds.live.checks import refuse
-    from offstage.testbeds.live.model.options import ModelOptions, parse_selections
+    from offstage.testbeds.live.model.options import ModelOptions, parse_lengths, parse_selections
     from offstage.testbeds.live.model.run import run
 
     if text is None:
         raise BadInput("no text for the model", "host run --model", "name a file with --text")
-    selector = given.pop("selector").split(",")
+    selectors, kinds = (_words(given.pop(name)) for name in ("selector", "kv_dtype"))
     options = ModelOptions(
         model=model_folder(model),
         text=text,
         selections=parse_selections(select_blocks),
-        selectors=tuple(dict.fromkeys(one.strip() for one in selector)),
+        selectors=selectors,
+        kv_dtypes=kinds,
+        context_tokens=() if context_tokens is None else parse_lengths(context_tokens),
         **given,
     )
-    passes = len(options.selections) * len(options.selectors)
-    with shown(3 + (options.max_kl is not None) + 2 * passes) as progress:
+    holds = len(kinds) * max(1, len(options.context_tokens))
+    passes = holds * len(options.selections) * len(selectors)
+    with shown(2 + (options.max_kl is not None) + holds + 2 * passes) as progress:
         summary = run(options, link, progress)
     if out is not None:
         write_bytes(out / "model.json", msgspec.json.encode(summary))
-    failures = [
-        text for one in summary.passes for text in found_failed(one, f"{one.select_blocks} blocks")
-    ]
+    failures = [text for one in summary.passes for text in found_failed(one, summary.named(one))]
     document = msgspec.structs.asdict(summary) | {
         "notes": list(summary.noted()),
         "like_dense": summary.like_dense(),
@@ -127,7 +129,13 @@ def run_model(
     refuse(failures, str(out / "model.json") if out is not None else "host run --model")
 
 
+def _words(text: str) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+
+
 def _tables(summary: "ModelSummary") -> Group:
+    from offstage.testbeds.live.model.quality import quality_table
+
     model, work = summary.model, summary.workload
     head = (
         f"{model.name} ({model.architecture}, {model.dtype}{', RoPE ' * bool(model.rope)}"
@@ -143,8 +151,9 @@ def _tables(summary: "ModelSummary") -> Group:
         weights,
         *told,
         "",
-        *_chosen(summary.kv),
-        _outputs(summary),
+        *(part for kv in summary.kv for part in _chosen(kv)),
+        quality_table(summary),
+        *_padded(summary),
         *_like_dense(summary),
         "",
         _fetches(summary.passes),
@@ -179,56 +188,23 @@ def _chosen(kv: "KvStored") -> list[Any]:
     return [Table.named(("KV", "heads", "share", "B/token"), rows, "Chosen"), told, ""]
 
 
-def _outputs(summary: "ModelSummary") -> Table:
-    """Says nothing of types where KV is in the model's own."""
-    passes, kv = summary.passes, summary.kv
-    stored = [] if kv.dtype == "model" else [kv.dtype, kv.bytes_per_token, kv.saved]
-    columns = [
-        Column("KV", left=True),
-        Column("B/token", "{:,.0f}".format),
-        Column("saved", "{:.1%}".format),
-    ][: len(stored)]
-    columns += [
-        *_selector_column(passes),
-        Column("blocks"),
-        Column("read", "{:.1%}".format),
-        Column("perplexity", "{:.3f}".format),
-        Column("same top-1", "{:.1%}".format),
-        *(Column(name, "{:.2g}".format) for name in ("KL mean", "KL max", "logit error")),
-        Column("bit-equal"),
+def _padded(summary: "ModelSummary") -> list[Any]:
+    """Of which blocks the figures of several types are."""
+    if len(summary.kv) == 1:
+        return []
+    return [
+        "",
+        "Blocks are the smallest that hold each type, for a daemon of that type alone; here all "
+        f"were padded to this daemon's {summary.workload.block_bytes:,} B",
     ]
-    rows = [
-        [
-            *stored,
-            *_selector_cell(passes, one),
-            one.select_blocks,
-            one.share_read,
-            one.perplexity,
-            one.top1_agreement,
-            one.kl_mean,
-            one.kl_max,
-            one.logit_error_max,
-            {None: "", True: "yes", False: "NO"}[one.bit_equal],
-        ]
-        for one in passes
-    ]
-    return Table.of(columns, rows, "Beside dense attention")
-
-
-def _selector_column(passes: Sequence["ModelPass"]) -> list[Column]:
-    """Only where several selectors ran."""
-    return [Column("selector", left=True)] if len({one.selector for one in passes}) > 1 else []
-
-
-def _selector_cell(passes: Sequence["ModelPass"], one: "ModelPass") -> list[str]:
-    return [one.selector for _ in _selector_column(passes)]
 
 
 def _like_dense(summary: "ModelSummary") -> list[str]:
     """From which share of blocks on the model writes as with dense attention."""
-    if len(summary.passes) == 1:
-        return []
     from offstage.testbeds.live.model_results import LIKE_DENSE_NATS
+
+    if len({(one.selector, one.select_blocks) for one in summary.passes}) == 1:
+        return []
 
     said = [
         f"{name} {'at no share tried' if share is None else f'from {share:.1%} of the blocks on'}"
@@ -238,8 +214,10 @@ def _like_dense(summary: "ModelSummary") -> list[str]:
 
 
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
+    from offstage.testbeds.live.model.quality import varying
+
     columns = [
-        *_selector_column(passes),
+        *(column for column, _ in varying(passes)),
         Column("blocks"),
         Column("demands", format_count),
         Column("hits", "{:.1%}".format),
@@ -251,7 +229,7 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
     ]
     rows = [
         [
-            *_selector_cell(passes, one),
+            *(value(one) for _, value in varying(passes)),
             one.select_blocks,
             one.demands,
             one.hit,

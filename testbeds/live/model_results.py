@@ -4,6 +4,8 @@ Every figure here was computed from logits, or counted by the agent's record or 
 ledger. Logarithms are natural; KL is that of dense attention to the tier's, in nats.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from offstage.bindings.notes import Note, gathered
 from offstage.host.decode.foretold import CurveRow
 from offstage.host.decode.predicted import LayerAgreement
+from offstage.host.decode.record import AgentRecord
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.quantized import HEAD_TYPES, BlockQuantizer, head_bytes
 from offstage.host.transformer.sensitivity import Choice
@@ -30,6 +33,9 @@ __all__ = [
     "TextWorkload",
     "TierUsed",
     "compared",
+    "perplexity",
+    "share_read",
+    "varied",
 ]
 
 LIKE_DENSE_NATS = 0.01
@@ -60,12 +66,15 @@ class ModelPass(msgspec.Struct, kw_only=True):
 
     arm: str
     """What the daemon prefetched by, where several ways are compared; else empty."""
+    context_tokens: int
+    kv_dtype: str
     selector: str
     select_blocks: int
     """The requested number of blocks of a layer, sinks and window included."""
     share_read: float
     """Blocks that attention read over blocks that existed, over all steps and layers."""
     perplexity: float
+    dense_perplexity: float
     top1_agreement: float
     kl_mean: float
     kl_max: float
@@ -131,9 +140,11 @@ class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
 
     text: str
     context_tokens: int
+    """Of the longest context."""
     steps: int
     block_tokens: int
     block_bytes: int
+    """The daemon's."""
     selector: str
     """All that ran, separated by commas."""
     kernel: str
@@ -170,6 +181,8 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
     """How K and V lie in the tier's blocks. Bytes are those of all layers."""
 
     dtype: str
+    block_bytes: int
+    """Of several types each in the smallest blocks that hold it, of one in the daemon's."""
     bytes_per_token: float
     """Scales and padding included: what drive, arena and link hold and carry."""
     padding_per_token: float
@@ -213,6 +226,7 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
         every = [kind for one in layers for kind in one]
         return cls(
             dtype=dtype,
+            block_bytes=geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes,
             bytes_per_token=stored,
             padding_per_token=stored - used,
             model_bytes_per_token=own,
@@ -253,7 +267,8 @@ class ModelSummary(msgspec.Struct, kw_only=True):
 
     model: ModelIdentity
     workload: TextWorkload
-    kv: KvStored
+    kv: list[KvStored]
+    """One for each type."""
     tier: TierUsed
     dense_perplexity: float
     passes: list[ModelPass]
@@ -266,11 +281,12 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     """What the model writes with its own dense attention, where arms are compared."""
 
     def like_dense(self) -> dict[str, float | None]:
-        """By selector: the least share of blocks from which on the mean KL stays within
-        LIKE_DENSE_NATS; None: at no share that ran."""
+        """By selector, and what else varies: the least share of blocks from which on the mean KL
+        stays within LIKE_DENSE_NATS; None: at no share that ran."""
         found: dict[str, float | None] = {}
-        for name in dict.fromkeys(one.selector for one in self.passes):
-            rows = [one for one in self.passes if one.selector == name]
+        names = [" ".join([*varied(self.passes, one), one.selector]) for one in self.passes]
+        for name in dict.fromkeys(names):
+            rows = [one for one, own in zip(self.passes, names, strict=True) if own == name]
             found[name] = None
             for one in sorted(rows, key=lambda row: -row.share_read):
                 if one.kl_mean > LIKE_DENSE_NATS:
@@ -281,8 +297,34 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     def noted(self) -> dict[Note, str]:
         """Every note once, with the selections that it applies to."""
         return gathered(
-            self.notes, [(f"{one.select_blocks} blocks", one.notes) for one in self.passes]
+            self.notes,
+            [(self.named(one), one.notes) for one in self.passes],
         )
+
+    def named(self, one: ModelPass) -> str:
+        """A pass by its selection, and what else varies."""
+        return ", ".join([*varied(self.passes, one), f"{one.select_blocks} blocks"])
+
+
+def varied(passes: Sequence[ModelPass], one: ModelPass) -> list[str]:
+    """The pass by its context's length and its type of KV, where there are several of these."""
+    lengths, kinds = (
+        {getattr(row, name) for row in passes} for name in ("context_tokens", "kv_dtype")
+    )
+    return [f"{one.context_tokens:,} tokens"] * (len(lengths) > 1) + [one.kv_dtype] * (
+        len(kinds) > 1
+    )
+
+
+def share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:
+    """Blocks that attention read over those that there were, over all steps and layers."""
+    there = sum(geometry.block_count(context_tokens + token.step + 1) for token in record.tokens)
+    return sum(token.selected for token in record.tokens) / (there * geometry.layer_count)
+
+
+def perplexity(nll: Sequence[float | None]) -> float:
+    """Over the tokens whose successor is known."""
+    return float(np.exp(np.mean([one for one in nll if one is not None])))
 
 
 def compared(

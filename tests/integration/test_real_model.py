@@ -127,7 +127,8 @@ def test_the_model_is_itself_again_from_the_least_share_on() -> None:
     rows = [("quest", 0.1, 0.009), ("quest", 0.2, 0.2), ("quest", 0.4, 0.01), ("quest", 1.0, 0.0)]
     rows += [("mass", 0.1, 0.001), ("mass", 0.5, 0.02)]
     names = ("selector", "share_read", "kl_mean")
-    passes = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in rows]
+    same = {"context_tokens": 320, "kv_dtype": "model"}
+    passes = [SimpleNamespace(**same, **dict(zip(names, row, strict=True))) for row in rows]
     found = ModelSummary.like_dense(SimpleNamespace(passes=passes))  # type: ignore[arg-type]
     assert found == {"quest": 0.4, "mass": None}
 

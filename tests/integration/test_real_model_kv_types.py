@@ -69,7 +69,7 @@ def test_blocks_are_smaller_and_attention_reads_what_they_kept(
     assert found["workload"]["block_bytes"] == SMALL
     if kernel == "numpy":  # the kernel does not name the context's blocks: then they are there
         assert found["workload"]["prefill_blocks_written"] == LAYERS * CONTEXT // BLOCK_TOKENS
-    kv = found["kv"]
+    (kv,) = found["kv"]
     assert kv["layers"] == [[kind] * 2] * LAYERS and kv["chosen"] is None
     assert kv["bytes_per_token"] == LAYERS * SMALL / BLOCK_TOKENS
     assert kv["saved"] == 1 - SMALL / OWN and kv["model_bytes_per_token"] == LAYERS * OWN / 16
@@ -107,10 +107,11 @@ def test_types_are_chosen_within_the_bound_and_shown(
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
     with start(tmp_path, LAYERS, OWN - 512, 512, 30, storage={"lba": "512"}) as one:
         found = drive(one, model, text, tmp_path / "out", *words)
-    chosen = found["kv"]["chosen"]
+    (kv,) = found["kv"]
+    chosen = kv["chosen"]
     assert chosen["checked"] <= chosen["max_kl"] == 0.001 and chosen["tail_tokens"] == 128
-    assert found["kv"]["bytes_per_token"] == LAYERS * (OWN - 512) / BLOCK_TOKENS
-    assert found["kv"]["padding_per_token"] > 0
+    assert kv["bytes_per_token"] == LAYERS * (OWN - 512) / BLOCK_TOKENS
+    assert kv["padding_per_token"] > 0
     (every,) = found["passes"]
     assert every["bit_equal"] is True and 0 < every["kl_mean"] < 0.01
     capsys.readouterr()
@@ -124,7 +125,46 @@ def test_types_are_chosen_within_the_bound_and_shown(
         assert run(words_of(one, model, text, *sizes, *words)) == 0
     told = capsys.readouterr().out
     assert "nats on the last 128 tokens of the context" in told and "Chosen" in told
-    assert re.search(rf"^auto +{LAYERS * least // BLOCK_TOKENS} +[0-9.]+% +{ROOM} ", told, re.M)
+    assert re.search(rf"^auto +{least:,} +[0-9.]+% +{ROOM} ", told, re.M)
+
+
+def test_several_types_and_lengths_are_measured_in_one_run(
+    tier: Daemon,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each pass is what a run of that type alone gives, though small blocks are padded; a shorter
+    context is the front of the longest, which is read once and kept. Table and JSON say of each
+    what it is and what its blocks need."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("OFFSTAGE_CACHE", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    model, half = model_of(tmp_path, "llama"), CONTEXT // 2
+    words = ["--select-blocks", "all", *SMALL_POOL]
+    several = [*words, "--kv-dtype", "int8,int4", "--context-tokens", f"{half},{CONTEXT}"]
+    found = drive(tier, model, text, tmp_path / "out", *several)
+    rows = {(one["context_tokens"], one["kv_dtype"]): one for one in found["passes"]}
+    assert [*rows] == [(n, kind) for n in (half, CONTEXT) for kind in ("int8", "int4")]
+    assert all(one["bit_equal"] and not one["blocks_corrupt"] for one in rows.values())
+    assert [one["block_bytes"] for one in found["kv"]] == [SMALL, 1024]
+    assert found["workload"]["block_bytes"] == SMALL
+    assert found["kv"][1]["saved"] == 1 - 1024 / OWN
+    told = capsys.readouterr().out
+    row = rows[half, "int4"]
+    line = rf"^ *{half} int4 +1,024 +75.0% +\d+ 100.0% +{row['perplexity']:.3f} +"
+    assert re.search(line + f"{row['dense_perplexity']:.3f} ", told, re.M)
+    assert f"padded to this daemon's {SMALL:,} B" in told
+    for length in (half, CONTEXT):
+        own = [*words, "--kv-dtype", "int8", "--context-tokens", str(length)]
+        (one,) = drive(tier, model, text, tmp_path / "alone", *own)["passes"]
+        assert one["kl_mean"] == pytest.approx(rows[length, "int8"]["kl_mean"], rel=0.01)
+    assert one["positions"] == rows[CONTEXT, "int8"]["positions"]
+    (kept,) = (tmp_path / "cache/offstage/prefill").glob("*/kv")
+    before = kept.stat().st_ino
+    drive(tier, model, text, tmp_path / "again", *several)
+    assert kept.stat().st_ino == before
 
 
 REFUSED = {
@@ -135,6 +175,10 @@ REFUSED = {
     "--max-kl nan": ["--kv-dtype", "auto", "--max-kl", "nan"],
     "--set arena.payload=1024 --set arena.block_tokens=16": ["--kv-dtype", "int4"],
     "--set arena.payload=4096 --set arena.block_tokens=16": [],
+    "4,096 B for 16 tokens of float32": ["--kv-dtype", "int8,model,int4"],
+    "unknown type of KV 'int3' ": ["--kv-dtype", "int8,int3"],
+    "'x' is not a number of tokens": ["--context-tokens", "64,x"],
+    "several --context-tokens": ["--context-tokens", "64,128", "--generate"],
 }
 
 

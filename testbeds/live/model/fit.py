@@ -5,35 +5,53 @@ Pure checks before the work of minutes: each raises BadInput with the setting th
 
 import dataclasses
 import importlib.metadata
+from collections.abc import Sequence
 
 from offstage.bindings.errors import BadInput
 from offstage.host.link.control import Control
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.identity import Weights, identity_of
-from offstage.host.model.quantized import BlockQuantizer, HeadType, uniform
+from offstage.host.model.quantized import BlockQuantizer, uniform
 from offstage.host.model.values import WIDTHS, ValueType
 from offstage.testbeds.capture.model import Loaded
 from offstage.testbeds.live.host_run import serve_with
-from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.options import KvType, ModelOptions
 from offstage.testbeds.machine import machine
 
-__all__ = ["bits_of", "check_fit", "context_room", "fitted", "quantizer_of", "value_type"]
+__all__ = ["Quantizers", "bits_of", "context_lengths", "fitted", "quantizers_of", "value_type"]
+
+Quantizers = dict[KvType, BlockQuantizer | None]
+"""By type; None for the model's own, whose blocks are not quantized."""
 
 
-def quantizer_of(kind: HeadType, geometry: KvGeometry, lba_bytes: int) -> BlockQuantizer | None:
-    """Every head in one type; None for the model's own, whose blocks are not quantized."""
-    return None if kind == "model" else uniform(geometry, kind, lba_bytes)
+def quantizers_of(kinds: Sequence[KvType], geometry: KvGeometry, control: Control) -> Quantizers:
+    """Every head in one type, in the smallest blocks; not of auto, which is chosen later.
+    BadInput, by the type that needs most, where the daemon's blocks do not hold them."""
+    lba_bytes = control.geometry.lba_size_bytes
+    found: Quantizers = {
+        kind: None if kind == "model" else uniform(geometry, kind, lba_bytes)
+        for kind in kinds
+        if kind != "auto"
+    }
+    for one in sorted(found.values(), key=lambda one: -(_payload(geometry, one))):
+        fitted(geometry, one, control, pad=len(kinds) > 1)
+    return found
 
 
 def fitted(
-    geometry: KvGeometry, chosen: BlockQuantizer | None, control: Control
+    geometry: KvGeometry, chosen: BlockQuantizer | None, control: Control, *, pad: bool
 ) -> BlockQuantizer | None:
-    """A chosen quantizer, padded to the daemon's blocks. BadInput where it needs larger ones."""
+    """A quantizer for the daemon's blocks, padded to them if it may be. BadInput where it does
+    not fit."""
     theirs = control.geometry.payload_size_bytes
-    if chosen is not None and chosen.payload_bytes < theirs:
+    if pad and chosen is not None and chosen.payload_bytes < theirs:
         chosen = dataclasses.replace(chosen, payload_bytes=theirs)
-    check_fit(geometry, chosen, control)
+    _check_fit(geometry, chosen, control)
     return chosen
+
+
+def _payload(geometry: KvGeometry, quantizer: BlockQuantizer | None) -> int:
+    return geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes
 
 
 def bits_of(
@@ -69,10 +87,10 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
 
 
-def check_fit(geometry: KvGeometry, quantizer: BlockQuantizer | None, control: Control) -> None:
+def _check_fit(geometry: KvGeometry, quantizer: BlockQuantizer | None, control: Control) -> None:
     """BadInput, naming both, if the daemon's blocks are not the model's, quantized so."""
     theirs = control.geometry
-    payload = geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes
+    payload = _payload(geometry, quantizer)
     if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
         return
     types: str = geometry.value_type
@@ -87,11 +105,11 @@ def check_fit(geometry: KvGeometry, quantizer: BlockQuantizer | None, control: C
     )
 
 
-def context_room(
+def context_lengths(
     options: ModelOptions, loaded: Loaded, geometry: KvGeometry, text_tokens: int, control: Control
-) -> int:
-    """The context's length in tokens: as given, or as much as the text, the model and the daemon
-    allow."""
+) -> tuple[int, ...]:
+    """The contexts' lengths in tokens: as given, or one, as much as the text, the model and the
+    daemon allow."""
     size, shape = geometry.block_tokens, loaded.shape
     behind = 0 if options.generate else options.steps + 1
     daemon_tokens = control.limits.session_chunk_max * size
@@ -106,18 +124,19 @@ def context_room(
             "give fewer, or a model without a window",
         )
     least = min(bound for bound, _ in bounds.values()) // size * size
-    chosen = options.context_tokens or least
+    chosen = options.context_tokens or (least,)
+    longest = max(*chosen, size)
     for name, (bound, fix) in bounds.items():
-        if max(chosen, size) > bound:
+        if longest > bound:
             raise BadInput(
-                f"{max(chosen, size):,} tokens of context and {options.steps:,} steps are more "
+                f"{longest:,} tokens of context and {options.steps:,} steps are more "
                 f"than {name} has room for: {max(bound, 0):,} of context",
                 options.where,
                 fix,
             )
-    if chosen % size:
+    if odd := [one for one in chosen if one % size]:
         raise BadInput(
-            f"--context-tokens {chosen}", options.where, f"give a multiple of {size}, a block"
+            f"--context-tokens {odd[0]}", options.where, f"give a multiple of {size}, a block"
         )
     return chosen
 

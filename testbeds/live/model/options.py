@@ -16,7 +16,9 @@ from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import TimePerToken
 
-__all__ = ["ALL_BLOCKS", "ModelOptions", "parse_selections"]
+__all__ = ["ALL_BLOCKS", "KvType", "ModelOptions", "parse_lengths", "parse_selections"]
+
+KvType = HeadType | Literal["auto"]
 
 ALL_BLOCKS = 1 << 20
 """A selection of this many blocks means all of them: 16 million tokens in blocks of 16."""
@@ -30,8 +32,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Path
     text: Path
     steps: Annotated[int, within(1, 100_000)] = 128
-    context_tokens: int | None = None
-    """None: the longest context that leaves room for the steps in the text and the model."""
+    context_tokens: tuple[int, ...] = ()
+    """Lengths to decode after, each a front of the longest, which is read once. None: the longest
+    context that leaves room for the steps in the text and the model."""
     selections: tuple[int, ...] = (32,)
     """Blocks a layer reads in a step; one run for each, from the same context."""
     sink_blocks: int = 1
@@ -43,8 +46,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = "torch"
     device: str = "cpu"
     dtype: str = "auto"
-    kv_dtype: HeadType | Literal["auto"] = "model"
-    """In what the tier's blocks hold K and V; auto: each head of each layer what it bears."""
+    kv_dtypes: tuple[KvType, ...] = ("model",)
+    """In what the tier's blocks hold K and V, one pass for each; auto: each head of each layer
+    what it bears. Several have blocks of one size, the daemon's."""
     max_kl: float | None = None
     """With auto: the KL in nats a token that the types may cost, on the context's last tokens."""
     rope: str = ""
@@ -78,7 +82,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )
-        self._check_kv_type()
+        self._check_kv_types()
+        if self.generate and len(self.context_tokens) > 1:
+            raise BadInput(
+                "--generate goes on from the end of what was read, and several --context-tokens "
+                "end before it",
+                self.where,
+                "give one length",
+            )
         if self.ahead != "none" and not self.predict:
             raise BadInput(
                 f"--ahead {self.ahead} has nothing to act on", "host run", "add --predict"
@@ -88,14 +99,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 
-    def _check_kv_type(self) -> None:
-        if self.kv_dtype not in (*HEAD_TYPES, "auto"):
+    def _check_kv_types(self) -> None:
+        if unknown := [one for one in self.kv_dtypes if one not in (*HEAD_TYPES, "auto")]:
             raise BadInput(
-                f"unknown type of KV {self.kv_dtype!r}",
+                f"unknown type of KV {unknown[0]!r}",
                 "--kv-dtype",
                 f"choose one of {', '.join(HEAD_TYPES)}, auto",
             )
-        if (self.kv_dtype == "auto") != (self.max_kl is not None):
+        if ("auto" in self.kv_dtypes) != (self.max_kl is not None):
             raise BadInput(
                 "--kv-dtype auto and --max-kl go together",
                 self.where,
@@ -125,3 +136,14 @@ def parse_selections(text: str) -> tuple[int, ...]:
             )
         found.append(ALL_BLOCKS if part == "all" else int(part))
     return tuple(found)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """`2048,4096` as numbers of tokens. Raises BadInput otherwise."""
+    parts = [one.strip() for one in text.split(",")]
+    for part in parts:
+        if not (part.isdecimal() and 0 < int(part) < 1 << 31):
+            raise BadInput(
+                f"{part!r} is not a number of tokens", "--context-tokens", "write for example 2048"
+            )
+    return tuple(dict.fromkeys(map(int, parts)))

@@ -1,10 +1,11 @@
 """A real model decodes a text through the tier, compared with its own dense attention.
 
 The model reads the context once; its blocks are written to the daemon, its KV stays as the
-reference. Then, for each selection, the same tokens are decoded from the same context through
-the tier, and their logits are compared with those of the model's attention. If every block
-was selected, the same kernel runs again over the same blocks in memory, and the two must agree
-to the bit. Blocks may hold KV in fewer bits than the model computes in; the reference does not.
+reference. Then, for each length of the context, each type of KV, each selector and each
+selection, the same tokens are decoded from the same context through the tier, and their logits are
+compared with those of the model's attention. If every block was selected, the same kernel runs
+again over the same blocks in memory, and the two must agree to the bit. Blocks may hold KV in
+fewer bits than the model computes in; the reference does not.
 """
 
 import hashlib
@@ -34,7 +35,6 @@ from offstage.host.fabrics import Fabric
 from offstage.host.gpu.selector import selectors_of
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import append_chunks
-from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.identity import Weights, digest_of, files_of
 from offstage.host.model.quantized import BlockQuantizer
 from offstage.host.transformer.attention import Foresight, installed, step_logits
@@ -48,15 +48,15 @@ from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_toke
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
 from offstage.testbeds.live.model.fit import (
+    Quantizers,
     bits_of,
-    check_fit,
-    context_room,
+    context_lengths,
     fitted,
-    quantizer_of,
+    quantizers_of,
     value_type,
 )
 from offstage.testbeds.live.model.kept_prefill import prefill_once
-from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.options import KvType, ModelOptions
 from offstage.testbeds.live.model_results import (
     KvStored,
     ModelIdentity,
@@ -66,6 +66,8 @@ from offstage.testbeds.live.model_results import (
     TextWorkload,
     TierUsed,
     compared,
+    perplexity,
+    share_read,
 )
 from offstage.testbeds.live.run_figures import ends_differ
 from offstage.testbeds.live.vacuous import (
@@ -125,13 +127,17 @@ def decode_text(
     """`run` with a loaded model of these weights, and the tokens of the text."""
     one = TextRun(options, loaded, weights, control.geometry.block_tokens, progress)
     one.attach(link, control, fabric)
-    context_tokens = context_room(options, loaded, one.geometry, len(tokens), control)
-    one.prefill(tokens[:context_tokens])
+    lengths = context_lengths(options, loaded, one.geometry, len(tokens), control)
+    longest = max(lengths)
+    one.prefill(tokens[:longest], keep=len(lengths) * len(options.kv_dtypes) > 1)
     passes = []
-    for name in options.selectors:
-        one.select_by(name)
-        passes += [one.decode(k, tokens[context_tokens:]) for k in options.selections]
-    read = context_tokens + (0 if options.generate else options.steps + 1)
+    for length in lengths:
+        for kind in options.kv_dtypes:
+            one.hold(kind, length)
+            for name in options.selectors:
+                one.select_by(name)
+                passes += [one.decode(k, tokens[length:]) for k in options.selections]
+    read = longest + (0 if options.generate else options.steps + 1)
     notes = [
         *machine_notes(control.status()),
         *text_unread(options.text.name, len(tokens), read, one.geometry.block_tokens),
@@ -162,8 +168,10 @@ class TextRun:
             loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
         )
         HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
-        self.kv = DenseKv(loaded.model, self.geometry)
+        self.kv = self._whole = DenseKv(loaded.model, self.geometry)
         self.tokens: list[int] = []
+        self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
+        self._held: tuple[KvType, int] = "model", 0
         self.context: Context
         self.selector = ""
         self.blocks_written = 0
@@ -174,14 +182,12 @@ class TextRun:
         self.record = AgentRecord()
         """Of the selection decoded last."""
         self.quantizer: BlockQuantizer | None = None
+        self._alone: Quantizers = {}  # each in the smallest blocks
         self.choice: Choice | None = None
 
     def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
         """Use this daemon from now on. Raises BadInput where its blocks are not the model's."""
-        lba_bytes = control.geometry.lba_size_bytes
-        if self.options.kv_dtype != "auto":
-            self._hold_as(quantizer_of(self.options.kv_dtype, self.geometry, lba_bytes))
-            check_fit(self.geometry, self.quantizer, control)
+        self._alone |= quantizers_of(self.options.kv_dtypes, self.geometry, control)
         self.link, self.control, self.fabric = link, control, fabric
         self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
 
@@ -203,12 +209,10 @@ class TextRun:
             ),
             workload=TextWorkload(
                 text=options.text.name,
-                context_tokens=len(self.tokens),
+                context_tokens=len(self._read),
                 steps=options.steps,
                 block_tokens=geometry.block_tokens,
-                block_bytes=self.quantizer.payload_bytes
-                if self.quantizer
-                else geometry.block_bytes(0),
+                block_bytes=self.control.geometry.payload_size_bytes,
                 selector=", ".join(options.selectors),
                 kernel=options.kernel,
                 device=options.device,
@@ -218,9 +222,18 @@ class TextRun:
                 ahead=options.ahead,
                 prefill_blocks_written=self.blocks_written,
             ),
-            kv=KvStored.of(options.kv_dtype, geometry, self.quantizer, self.choice, options.max_kl),
+            kv=[
+                KvStored.of(
+                    kind,
+                    geometry,
+                    self._alone[kind] if len(options.kv_dtypes) > 1 else self.quantizer,
+                    self.choice if kind == "auto" else None,
+                    options.max_kl,
+                )
+                for kind in options.kv_dtypes
+            ],
             tier=self.tier,
-            dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
+            dense_perplexity=passes[0].dense_perplexity,
             passes=passes,
             notes=list(dict.fromkeys(notes)),
             machine=ModelMachine(
@@ -238,19 +251,34 @@ class TextRun:
         return self.geometry.block_count(len(self.tokens) + self.options.steps)
 
     def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
-        """Read the context, and write the blocks that the tier lacks. `keep`: from the user's
+        """Read the longest context, and hold all of it in the first type. `keep`: from the user's
         cache, and into it."""
-        geometry, size = self.geometry, self.geometry.block_tokens
-        self.tokens = tokens
+        kv, piece = self._whole, self.options.prefill_piece
+        self.tokens = self._read = tokens
         self.progress.start("prefill", len(tokens))
-        ordinals = range(len(tokens) // size)
         if keep:
-            name, piece = f"{self._name_of([], ordinals[-1]):032x}", self.options.prefill_piece
-            prefill_once(self.kv, name, tokens, piece, self.progress)
+            self._bits = self._bits_of(None)
+            last = len(tokens) // self.geometry.block_tokens - 1
+            prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)
         else:
-            self.kv.prefill(tokens, self.options.prefill_piece, self.progress.advance)
+            kv.prefill(tokens, piece, self.progress.advance)
         if self.options.max_kl is not None:
             self._choose(self.options.max_kl)
+        self.hold(self.options.kv_dtypes[0], len(tokens))
+
+    def hold(self, kind: KvType, context_tokens: int) -> None:
+        """A context of this many tokens, in this type, from now on: writes what the tier lacks."""
+        if (kind, context_tokens) == self._held:
+            return
+        self._held = kind, context_tokens
+        geometry, pad = self.geometry, kind == "auto" or len(self.options.kv_dtypes) > 1
+        if context_tokens != len(self.tokens):
+            self.tokens = self._read[:context_tokens]
+            whole = context_tokens == len(self._read)
+            self.kv = self._whole if whole else self._whole.front(context_tokens)
+        self.quantizer = fitted(geometry, self._alone[kind], self.control, pad=pad)
+        self._bits = self._bits_of(self.quantizer)
+        ordinals = range(context_tokens // geometry.block_tokens)
         identities = [self._name_of([], ordinal) for ordinal in ordinals]
         handle = self.control.session_open(select_blocks=1)
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
@@ -263,7 +291,7 @@ class TextRun:
 
         self.select_by(self.options.selectors[0], identities, written)
         self.control.session_close(handle, keep=True)
-        self.blocks_written = write.blocks_written
+        self.blocks_written += write.blocks_written
 
     def select_by(
         self, name: str, identities: list[int] | None = None, written: BlockWriter | None = None
@@ -281,14 +309,14 @@ class TextRun:
         """Types of the KV heads, by measurement, and a quantizer that fits the daemon."""
         layers, heads = self.geometry.layer_count, self.geometry.layers[0].kv_heads
         self.progress.start("measure KV types", layers * heads)
-        probe = Probe(self.kv, self.tokens)
+        probe = Probe(self._whole, self._read)
         effects = measured(probe, self.progress.advance)
         self.choice = choose(probe, effects, max_kl, self.control.geometry.lba_size_bytes)
-        self._hold_as(fitted(self.geometry, self.choice.quantizer, self.control))
+        self._alone["auto"] = self.choice.quantizer
+        fitted(self.geometry, self.choice.quantizer, self.control, pad=True)
 
-    def _hold_as(self, quantizer: BlockQuantizer | None) -> None:
-        self.quantizer = quantizer
-        self._bits = bits_of(self.options, self.loaded, self.weights, self.geometry, quantizer)
+    def _bits_of(self, quantizer: BlockQuantizer | None) -> str:
+        return bits_of(self.options, self.loaded, self.weights, self.geometry, quantizer)
 
     @property
     def source(self) -> DenseKv | QuantizedKv:
@@ -318,15 +346,19 @@ class TextRun:
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
         kl_mean = float(np.mean([one.kl for one in positions]))
-        choice, whole = self.choice, chosen == room
+        kind, whole = self._held[0], chosen == room
+        choice = self.choice if kind == "auto" else None
         self.record = record = attention.record
         stall_ms = record.stall_ms()
         return ModelPass(
             arm=arm,
+            context_tokens=len(self.tokens),
+            kv_dtype=kind,
             selector=self.selector,
             select_blocks=chosen,
-            share_read=_share_read(record, geometry, len(self.tokens)),
-            perplexity=_perplexity([one.nll for one in positions]),
+            share_read=share_read(record, geometry, len(self.tokens)),
+            perplexity=perplexity([one.nll for one in positions]),
+            dense_perplexity=perplexity([one.dense_nll for one in positions]),
             top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
             kl_mean=kl_mean,
             kl_max=max(one.kl for one in positions),
@@ -393,7 +425,7 @@ class TextRun:
                 decoder,
                 self.context,
                 lambda ordinal: self._name_of(
-                    grown, ordinal, "decoded", chosen, options.kernel, self.selector
+                    grown, ordinal, len(self.tokens), chosen, options.kernel, self.selector
                 ),
                 options.time_per_token_s,
                 self.quantizer,
@@ -465,20 +497,11 @@ class TextRun:
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
         """Names the full block at an ordinal by everything that determines its bytes. The last
-        piece of a prefill is shorter, and sums of other shapes round differently; after the
-        context, the name includes where it ended."""
+        piece of a prefill is shorter, and sums of other shapes round differently."""
         end, piece = (ordinal + 1) * self.geometry.block_tokens, self.options.prefill_piece
         tokens = np.array([*self.tokens, *grown][:end], np.int64).tobytes()
-        together = min(len(self.tokens), -(-end // piece) * piece)
+        behind = min(end, len(self.tokens))
+        together = min(len(self._read), -(-behind // piece) * piece)
         text = json.dumps([self._bits, together, *more]).encode()
         digest = hashlib.blake2b(text + tokens, digest_size=16).digest()
         return int.from_bytes(digest, "little")
-
-
-def _share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:
-    there = sum(geometry.block_count(context_tokens + token.step + 1) for token in record.tokens)
-    return sum(token.selected for token in record.tokens) / (there * geometry.layer_count)
-
-
-def _perplexity(nll: Sequence[float | None]) -> float:
-    return float(np.exp(np.mean([one for one in nll if one is not None])))

@@ -1,8 +1,12 @@
 """What a real model wrote from the tier's blocks, and what reading a part of them cost the text."""
 
+import msgspec
+
+from offstage.testbeds.live.model.quality import quality_table
 from offstage.testbeds.live.model_results import ModelSummary
 from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["model_section", "model_sentence", "model_texts"]
@@ -35,4 +39,6 @@ def model_section(found: ModelSummary | None) -> str:
     for who, text in model_texts(found):
         said.append(tag("p", f"{escape(who)}:", class_="caption"))
         said.append(tag("blockquote", escape(text.strip())))
+    one = msgspec.structs.replace(found, passes=found.passes[:1])  # the arms' are the same
+    said.append(as_html(quality_table(one), "beside dense attention"))
     return section("model", "What the model wrote", "".join(said), escape(model_sentence(found)))

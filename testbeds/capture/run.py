@@ -9,6 +9,7 @@ the current row group.
 
 import hashlib
 import importlib.metadata
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,8 @@ class Result:
     """The share for prompt lookup's drafts, where it had one."""
     model_drafts_accepted: float | None
     """The share for the draft model's likeliest token; None without one."""
+    perplexity: float | None
+    """Of the text's tokens in the steps of `teacher`, by dense attention; None without them."""
 
 
 def capture(options: Options, progress: Progress | None = None) -> Result:
@@ -134,6 +137,8 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
             run.prefill()
             for index, session in enumerate(header.sessions):
                 run.session(index, session.mode)
+            if run.perplexity is not None:
+                writer.tell(perplexity=round(run.perplexity, 4))
     except (torch.OutOfMemoryError, MemoryError):
         fix = "use fewer --context-tokens, a smaller --prefill-piece or --dtype bfloat16"
         raise RunFailed("out of memory", options.device, fix) from None
@@ -141,7 +146,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
     size_bytes = options.out.stat().st_size
     return Result(
         options.out,
-        header,
+        writer.header,
         writer.row_count,
         writer.held_bytes_max,
         size_bytes,
@@ -150,6 +155,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
         _share(run.some_drafts),
         _share(run.lookups),
         _share(run.model_drafts),
+        run.perplexity,
     )
 
 
@@ -196,23 +202,48 @@ class _Run:
         self.some_drafts: list[bool] = []
         self.lookups: list[bool] = []
         self.model_drafts: list[bool] = []
+        self.nll: list[float] = []
         self.chance = 0.5  # that prompt lookup's next draft is right: moves by a sixteenth a step
         blocks = context_tokens // options.block_tokens
         self.windows = min(WINDOWS, blocks)
         self.bulk_tokens = (blocks - self.windows) * options.block_tokens
         self.cache = KvCache(loaded.shape.layer_count, context_tokens + options.steps)
 
+    @property
+    def perplexity(self) -> float | None:
+        """Of the text's tokens so far, by the model's own output before each."""
+        return math.exp(float(np.mean(self.nll))) if self.nll else None
+
     def prefill(self) -> None:
         """Read the context up to its last windows."""
         self.progress.start("prefill", self.bulk_tokens)
+        begun, all_work = time.monotonic(), self._work(self.bulk_tokens)
         for begin in range(0, self.bulk_tokens, self.options.prefill_piece):
             piece = self.tokens[begin : min(begin + self.options.prefill_piece, self.bulk_tokens)]
             self._pass(piece, False)
+            work = self._work(begin + len(piece))
+            took = time.monotonic() - begun
+            left = took * (all_work / work - 1)
+            self.progress.note(f"{work / took / 1e9:.1f} GFLOP/s, about {left:,.0f} s left")
             self.progress.advance(len(piece))
         for begin in range(0, self.context_tokens if self.draft else 0, self.options.prefill_piece):
             assert self.draft is not None
             end = min(begin + self.options.prefill_piece, self.context_tokens)
             self.draft.read(self.tokens[begin:end])
+
+    def _work(self, tokens: int) -> float:
+        """Floating-point operations of reading the first `tokens` of a text: two for each weight of
+        the layers and token, four for each channel of each query head and pair of tokens."""
+        config = self.loaded.model.config
+        head_dim = getattr(config, "head_dim", None)
+        width: int = config.num_attention_heads * (
+            head_dim or config.hidden_size // config.num_attention_heads
+        )
+        weights: int = sum(
+            one.numel() for one in self.loaded.model.get_decoder().layers.parameters()
+        )
+        pairs = tokens * (tokens + 1) / 2
+        return 2.0 * weights * tokens + 4.0 * width * self.loaded.shape.layer_count * pairs
 
     def session(self, index: int, mode: str) -> None:
         """Run the last windows and the steps of one session."""
@@ -232,6 +263,7 @@ class _Run:
         for step in range(steps):
             if mode == "teacher":
                 token = self.tokens[self.context_tokens + step]
+                self.nll.append(-float(logits.log_softmax(dim=-1)[token]))
             else:
                 token = self._next_token(logits, random)
             self._drafted(token)

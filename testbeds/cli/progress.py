@@ -17,29 +17,41 @@ if TYPE_CHECKING:
 __all__ = ["Live", "Plain", "bars_of", "shown"]
 
 
+LINE_S = 60.0
+"""Seconds between two lines of `Plain` in a phase."""
+
+
 class Plain:
-    """One line when a phase begins and one when it ends: for logs."""
+    """One line when a phase begins, one a minute, and one when it ends: for logs."""
 
     def __init__(self, phase_count: int, out: TextIO) -> None:
         self.phase_count = phase_count
         self.out = out
         self.number = 0
         self.remark = ""
-        self.begun = 0.0
+        self.begun = self.said = 0.0
+        self.done, self.total = 0, 1
 
     def start(self, phase: str, total: int) -> None:
         """Begin a phase of `total` steps."""
         self.finish()
         self.number += 1
         self.remark = ""
-        self.begun = time.monotonic()
+        self.begun = self.said = time.monotonic()
+        self.done, self.total = 0, max(1, total)
         self._say(f"[{self.number}/{self.phase_count}] {phase}: {total:,}")
 
     def advance(self, count: int) -> None:
-        """No effect: a log needs no line per step."""
+        """Say how far the phase is, if a minute has passed: a log needs no line per step."""
+        self.done += count
+        now = time.monotonic()
+        if now - self.said >= LINE_S:
+            self.said = now
+            remark = f", {self.remark}" if self.remark else ""
+            self._say(f"      {self.done / self.total:.0%}{remark}")
 
     def note(self, text: str) -> None:
-        """Remember the remark for the phase's last line."""
+        """Remember the remark for the phase's next line."""
         self.remark = text
 
     def finish(self) -> None:

@@ -122,6 +122,7 @@ def _tell(result: "Result", form: Format) -> None:
         "some_draft_accepted": result.some_draft_accepted,
         "lookups_accepted": result.lookups_accepted,
         "model_drafts_accepted": result.model_drafts_accepted,
+        "perplexity": None if result.perplexity is None else round(result.perplexity, 3),
         "rows": result.row_count,
         "size_bytes": result.size_bytes,
         "wall_s": round(result.wall_s, 1),

@@ -100,15 +100,15 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
     """The options it was made with, to repeat it."""
 
 
-def schema(scores: tuple[str, ...], header: Header) -> Any:
-    """The Arrow schema of a file with these columns of `COLUMNS`, the header in its metadata."""
+def schema(scores: tuple[str, ...]) -> Any:
+    """The Arrow schema of a file with these columns of `COLUMNS`."""
     import pyarrow as pa
 
     position = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
     fields = [pa.field(name, kind, False) for name, kind in zip(POSITION, position, strict=True)]
     floats = pa.list_(pa.field("element", pa.float16(), False))
     fields += [pa.field(name, floats, False) for name in COLUMNS if name in scores]
-    return pa.schema(fields, metadata={METADATA_KEY: msgspec.json.encode(header)})
+    return pa.schema(fields)
 
 
 def decode_header(raw: bytes | None, where: str) -> Header:

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.workloads.selections.scores_file import (
     COLUMNS,
+    METADATA_KEY,
     POSITION,
     SCORES,
     Header,
@@ -53,7 +55,7 @@ class Writer:
         self.row_count = 0
         self.step_count = 0  # decode steps, over all sessions
         self.held_bytes_max = 0  # maximum bytes waiting
-        self._schema = schema(scores, header)
+        self._schema = schema(scores)
         self._names = [name for name in COLUMNS if name in scores]
         self._limit_bytes = row_group_bytes
         self._waiting: list[tuple[int, int, Scores]] = []
@@ -67,6 +69,7 @@ class Writer:
                 self._schema,
                 compression="zstd",
                 use_dictionary=False,
+                store_schema=False,  # its copy of the metadata would lack what is known last
                 write_page_checksum=True,
             )
         except OSError as error:
@@ -94,6 +97,11 @@ class Writer:
         if self._waiting_bytes >= self._limit_bytes:
             self._flush()
 
+    def tell(self, **parameters: Any) -> None:
+        """Add to the header's parameters what is known only now; the header is written last."""
+        given = self.header.parameters | parameters
+        self.header = msgspec.structs.replace(self.header, parameters=given)
+
     def __enter__(self) -> "Writer":
         return self
 
@@ -118,6 +126,7 @@ class Writer:
     def _finish(self) -> None:
         self._flush()
         with self._disk():
+            self._file.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(self.header)})
             self._file.close()
             self._part.replace(self.path)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.capture import attention
 from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
 from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
 from offstage.testbeds.capture.run import Options, capture
@@ -281,24 +282,80 @@ def test_what_waits_does_not_grow_with_the_capture(
 
 
 def test_attention_is_never_materialised(make_model: Any) -> None:
-    """No tensor of a prefill pass has heads x queries x keys elements: SDPA gets a mask of a few
-    hundred rows at most."""
+    """No tensor of a prefill pass has heads x queries x keys elements: what lies before a piece is
+    read by SDPA without a mask, and only a piece's own tokens are scored outside of it."""
     folder = make_model("llama")
     loaded = load(look(folder))
-    cache, hook = KvCache(2, 512), Hook((0, 1), BLOCK, 512)
-    largest = []
-    real = torch.nn.functional.scaled_dot_product_attention
+    cache, hook = KvCache(2, 1500), Hook((0, 1), BLOCK, 1500)
+    calls, scored = [], []
+    real, own = torch.nn.functional.scaled_dot_product_attention, attention._own_part
 
     def watched(query: Any, key: Any, value: Any, attn_mask: Any = None, scale: Any = None) -> Any:
-        largest.append(query.shape[2])
-        assert attn_mask is None or attn_mask.shape[0] == query.shape[2]
-        return real(query, key, value, attn_mask=attn_mask, scale=scale)
+        calls.append(query.shape[2])
+        assert attn_mask is None
+        return real(query, key, value, scale=scale)
+
+    def watched_own(rows: Any, key: Any, value: Any, scaling: float) -> Any:
+        scored.append((rows.shape[2], key.shape[2]))
+        return own(rows, key, value, scaling)
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+        patch.setattr(attention, "_own_part", watched_own)
         with installed(loaded.model, hook):
             loaded.model(
-                torch.ones(1, 512, dtype=torch.long), past_key_values=cache, logits_to_keep=1
+                torch.ones(1, 1500, dtype=torch.long), past_key_values=cache, logits_to_keep=1
             )
-    assert len(largest) == 2 * 2 and max(largest) <= 512
-    assert cache.get_seq_length() == 512
+    # Two layers, 512 tokens of two heads at once: the first piece has nothing before it.
+    assert calls == [1024, 952] * 2 and scored == [(1024, 512), (1024, 512), (952, 476)] * 2
+    assert cache.get_seq_length() == 1500
+
+
+@pytest.mark.parametrize("amplitude", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize(
+    ("dtype", "off_by"), [("float32", 2e-6), ("bfloat16", 1e-2), ("float16", 1e-3)]
+)
+@pytest.mark.parametrize(("new", "tokens"), [(1, 300), (700, 700), (700, 1500), (5, 900)])
+def test_attention_in_two_parts_is_that_of_one(
+    new: int, tokens: int, dtype: str, off_by: float, amplitude: float
+) -> None:
+    """Past and own tokens merged are causal attention in float64, but for the rounding that SDPA
+    with a mask has too, however steep the softmax is and whichever part weighs more."""
+    random = torch.Generator().manual_seed(0)
+    kind = getattr(torch, dtype)
+    shapes = ((6, new), (2, tokens), (2, tokens))
+    query, key, value = (torch.randn(1, a, b, 16, generator=random) for a, b in shapes)
+    key[:, :, : tokens // 2] *= 2  # the past weighs more in some rows
+    query, key, value = (query * amplitude).to(kind), key.to(kind), value.to(kind)
+    mask = torch.ones(new, tokens, dtype=torch.bool).tril(tokens - new)
+
+    def plain(precision: Any) -> Any:
+        repeated = (one.to(precision).repeat_interleave(3, dim=1) for one in (key, value))
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query.to(precision), *repeated, attn_mask=mask, scale=0.25
+        )
+        return found.transpose(1, 2).double()
+
+    exact, found = plain(torch.float64), attend(query, key, value, 0.25)
+    assert found.dtype == kind and found.shape == exact.shape
+    rounding = (plain(kind) - exact).abs().max().item()
+    assert (found.double() - exact).abs().max().item() <= 3 * rounding + off_by
+
+
+def test_perplexity_is_that_of_the_model_itself(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Of the text's tokens in the steps, by the library's eager attention; free running has none.
+    It is in the file's header too."""
+    folder, out = make_model("llama"), tmp_path / "a.parquet"
+    done = capture(options(folder, text, out, mode="both"))
+    ids, _ = text_tokens(load(look(folder)), text)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[: CONTEXT + STEPS]])).logits[0, CONTEXT - 1 : -1]
+    nll = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[CONTEXT : CONTEXT + STEPS]))
+    assert done.perplexity == pytest.approx(float(nll.exp()), rel=1e-4)
+    assert open_capture(out).header == done.header
+    assert done.header.parameters["perplexity"] == pytest.approx(done.perplexity, abs=1e-4)
+    free = capture(options(folder, text, out, mode="free"))
+    assert free.perplexity is None and "perplexity" not in free.header.parameters

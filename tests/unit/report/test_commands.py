@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,3 +131,19 @@ def test_plain_progress_tells_each_phase_and_its_last_remark() -> None:
     lines = out.getvalue().splitlines()
     assert lines[0] == "[1/2] prefill: 1,000" and lines[2] == "[2/2] window, disk: 40"
     assert lines[3].strip().startswith("hit rate 90.0%, ") and len(lines) == 4
+
+
+def test_plain_progress_says_once_a_minute_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last remark, which may be an estimate of the time left."""
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Plain(1, out)
+    progress.start("prefill", 200)
+    for _ in range(4):
+        now[0] += 31
+        progress.note("about 9 s left")
+        progress.advance(25)
+    assert out.getvalue().splitlines()[1:] == [
+        "      25%, about 9 s left",
+        "      50%, about 9 s left",
+    ]

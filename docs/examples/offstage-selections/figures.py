@@ -1,5 +1,5 @@
 """The table of README.md, by the laboratory: `python figures.py OUT`. Last it prints the means over
-all texts, as docs/cmx-128k.md has them, for k of 32 and of 16.
+the texts at 8K, as docs/cmx-128k.md has them, for k of 32 and of 16, and its table of those at 32K.
 
 `python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
 how much the reduced ones differ. Needs Offstage, and no model.
@@ -12,10 +12,13 @@ from pathlib import Path
 
 import offstage
 from offstage.testbeds.lab.results.summary import PointSummary
+from offstage.testbeds.workloads.selections.scores_file import open_capture
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "offstage_selections/data"
 
+LONG = "-32k"
+"""How the names of texts of 32K tokens end."""
 
 T_OF_EIGHT = 2.365
 """Student's t of a 95 % interval over eight texts."""
@@ -27,6 +30,7 @@ def points(
     """Every setting of selections.toml on one text; `more`: changes, with `__` for a dot."""
     changes = {
         "workload.file": str(file),
+        "geometry.block_tokens": open_capture(file).header.block_tokens,
         "sweep": {"tier.hbm_pool_over_k": list(pools)},
         **{name.replace("__", "."): value for name, value in more.items()},
     }
@@ -71,11 +75,28 @@ def differences(one: list[PointSummary], other: list[PointSummary]) -> list[floa
     return [100 * (a.value - b.value) for a, b in pairs if a is not None and b is not None]
 
 
+def long_rows(text: str, found: list[PointSummary]) -> list[str]:
+    """The page's lines of a text at 32K: the model's perplexity, and at B = 4 k hits and reads of
+    each policy, without a pool and behind one of k."""
+    perplexity = open_capture(DATA / f"{text}.parquet").header.parameters["perplexity"]
+    lines = []
+    for policy in dict.fromkeys(one.info.policy for one in found):
+        sides = {
+            one.info.hbm_pool_over_k: cell(one)
+            for one in found
+            if one.info.policy == policy and one.info.buffer_over_k == 4
+        }
+        lines.append(f"| {text} | {perplexity:.1f} | `{policy}` | {sides[0.0]} | {sides[1.0]} |")
+    return lines
+
+
 def means(out: Path, k: int) -> list[str]:
-    """A row for each buffer and policy, over all texts: hits with the interval, the least text,
-    reads and the most of them, without a pool and behind one of k."""
+    """A row for each buffer and policy, over the texts at 8K: hits with the interval, the least
+    text, reads and the most of them, without a pool and behind one of k."""
     found: dict[tuple[float, str, float], list[tuple[float, float]]] = {}
     for path in sorted(DATA.glob("*.parquet")):
+        if path.stem.endswith(LONG):
+            continue
         changes = {"selection__k_blocks": k, "tier__buffer_over_k": [4.0, 8.0]}
         for point in points(path, out / f"{path.stem}-{k}", **changes):
             hit, traffic, info = point.nontrivial_hit, point.traffic_vs_reference, point.info
@@ -102,9 +123,12 @@ def _mean(texts: list[tuple[float, float]]) -> str:
 def main() -> None:
     """Print the table, and the differences."""
     out, full = Path(sys.argv[1]), sys.argv[2:]
+    long = []
     for path in sorted(DATA.glob("*.parquet")):
         found = points(path, out / path.stem)
         print("\n".join(rows(path.stem, found)))
+        if path.stem.endswith(LONG):
+            long += long_rows(path.stem, found)
         if full:
             whole = points(Path(full[0]) / path.name, out / f"{path.stem}-full")
             apart = differences(found, whole)
@@ -114,6 +138,7 @@ def main() -> None:
             )
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
+    print("\n".join(["at 32K", *long]))
 
 
 if __name__ == "__main__":

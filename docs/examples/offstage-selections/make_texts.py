@@ -1,12 +1,14 @@
 """Write the texts that the captures read, from this checkout: `python make_texts.py`.
 
-Eight of four kinds, each cut to what context and steps need. Those called tune-* are for choosing
-policies and parameters, those called judge-* for reporting; the two of a kind share no source. What
-is written is in texts/, so that captures can be repeated after the sources have changed.
+Eight of four kinds, each cut to what context and steps need, and two of four times the length,
+called *-32k. Those called tune-* are for choosing policies and parameters, those called judge-* for
+reporting; of a kind, the two share no source. What is written is in texts/, so that captures can be
+repeated after the sources have changed. `python make_texts.py NAME...` writes those alone.
 """
 
 import random
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from offstage.testbeds.progress import Silent
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CONTEXT_TOKENS, TEXT_TOKENS = 7680, 8000
+LONG_TEXT_TOKENS = 32_800
+"""Of the texts called *-32k, read with 32,640 tokens of context."""
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 CITIES = (
     "Lisbon Osaka Tallinn Quito Nairobi Bergen Perth Lima Cork Turin Hanoi Accra Lyon Sofia Cairo "
@@ -101,10 +105,13 @@ def retrieval(tokenizer: Tokenizer, texts: list[str], needles: list[tuple[str, s
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all of them, or those that are named."""
     tokenizer = Tokenizer.from_file(str(resolve(Path("smollm2-135m"), Silent()) / "tokenizer.json"))
     python = sorted((ROOT / "testbeds/workloads/selections").glob("*.py"))
-    c = sorted((ROOT / "dpu/firmware/src/core").glob("*.c"))
+    c = {
+        folder: sorted((ROOT / "dpu/firmware/src" / folder).glob("*.c"))
+        for folder in ("core", "device")
+    }
     decisions = pages("docs/decisions")
     texts = {
         "tune-prose": read(
@@ -112,16 +119,19 @@ def main() -> None:
         ),
         "judge-prose": "\n\n".join(decisions[: len(decisions) // 2]),
         "tune-code": read(*(str(path.relative_to(ROOT)) for path in python)),
-        "judge-code": read(*(str(path.relative_to(ROOT)) for path in c)),
+        "judge-code": read(*(str(path.relative_to(ROOT)) for path in c["core"])),
         "tune-chat": chat(pages("docs/how-to")),
         "judge-chat": chat(pages("docs/how-to", backwards=True)),
         "tune-retrieval": retrieval(tokenizer, decisions[len(decisions) // 2 :], list(codes())),
         "judge-retrieval": retrieval(tokenizer, pages("docs/reference"), list(drawers())),
+        "judge-prose-32k": "\n\n".join(pages("docs/reference")),
+        "judge-code-32k": read(*(str(path.relative_to(ROOT)) for path in c["device"])),
     }
-    for name, text in texts.items():
+    for name in sys.argv[1:] or texts:
+        text, tokens = texts[name], LONG_TEXT_TOKENS if name.endswith("-32k") else TEXT_TOKENS
         encoded = tokenizer.encode(text, add_special_tokens=False)
-        assert len(encoded.ids) >= TEXT_TOKENS, f"{name} has {len(encoded.ids)} tokens"
-        end = encoded.offsets[TEXT_TOKENS][0]
+        assert len(encoded.ids) >= tokens, f"{name} has {len(encoded.ids)} tokens"
+        end = encoded.offsets[tokens][0]
         (HERE / f"texts/{name}.txt").write_text(text[:end], encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -53,7 +54,7 @@ class Device:
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
-        self._outside: deque[tuple[int, str, Callable[[int], None], dict[str, int]]] = deque()
+        self._outside: deque[tuple[int, str, Callable[[int], None], dict[str, Any]]] = deque()
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._calls = 0
 
@@ -62,7 +63,7 @@ class Device:
         self._calls += 1
         heapq.heappush(self._due, (ps, self._calls, call))
 
-    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: int) -> int:
+    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
         """Submit a request; `done` gets its completion time. Returns the request's tag. While the
         chip is full, the request waits outside until another one completes."""
         self._tags += 1

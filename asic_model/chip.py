@@ -27,7 +27,7 @@ from offstage.asic_model.units.dedup import hash_pipelines
 from offstage.asic_model.units.dma import dma_engines
 from offstage.asic_model.units.front_end import ask, front_end, receive
 from offstage.asic_model.units.hbm import hbm_stacks
-from offstage.asic_model.units.metadata import look_up, metadata_table, update
+from offstage.asic_model.units.metadata import averages, look_up, metadata_table, update
 from offstage.asic_model.units.nvme import nvme_units
 from offstage.asic_model.units.qos import arbiter
 from offstage.asic_model.units.scheduler import decide, scheduler_pipeline
@@ -116,7 +116,8 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
         "command": (
             receive(preset.front_end),
             *look_up(table, preset.spill, spill, "known"),
-            *decide(preset.scheduler, "known"),
+            *averages(table, preset.spill, spill, "known", "averaged"),
+            *decide(preset.scheduler, "averaged"),
         ),
     }
 

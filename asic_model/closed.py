@@ -209,6 +209,7 @@ class ClosedLoop:
                 now_ps,
                 lambda end_ps: self._decide(item, step, end_ps),
                 count=len(step.demands),
+                blocks=fetch.blocks,
                 score_count=len(step.scores),
                 tenant=fetch.tenant,
                 session=self._sessions.get(step.session, step.session),

@@ -212,6 +212,7 @@ class _Replay:
             now_ps,
             lambda end_ps: self._decided(number, end_ps),
             count=fetch.demands,
+            blocks=fetch.blocks,
             score_count=fetch.scores,
             size_bytes=trace.block_bytes,
             tenant=fetch.tenant,

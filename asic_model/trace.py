@@ -62,6 +62,7 @@ class _Summary(msgspec.Struct):
 class Fetch:
     """One command of one layer of one step. Times in ns, as the log has them.
 
+    blocks: the demands, by ordinal.
     after: the fetches it follows, `lag_ns` behind the last of them; none: behind the beginning.
     waits: for each demand that was not staged, the read that brought it, or START where the
     answer came without a read. answered_ns: when the last demand was answered.
@@ -78,6 +79,7 @@ class Fetch:
     hits: int
     late: int
     retry: bool
+    blocks: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     lag_ns: int = 0
     waits: list[int] = field(default_factory=list)
@@ -304,6 +306,7 @@ class _Reader:
             hits=hits,
             late=int((event.ends == HIT_ENDS).sum()),
             retry=step.retry,
+            blocks=tuple(step.demands.tolist()),
         )
         if not step.retry:
             self.trace.ends += np.bincount(event.ends, minlength=9)[:9]

@@ -437,6 +437,7 @@ class _Config:
                         "join": int(stage.join),
                         "write": int(stage.write),
                         "keys": whole(stage.keys, "keys", where),
+                        "per_key": whole(stage.per_key, "per_key", where),
                         **{
                             one: whole(getattr(stage, one), one, where)
                             for one in ("fixed_ps", "item_ps", "mib_ps")

@@ -72,7 +72,7 @@ class Stage:
     `next`. `piece_bytes` cuts the request from here on, `join` waits for all its pieces.
     `fixed_ps`, `item_ps` and `mib_ps` are this stage's, added to the unit's. `keys`: number of
     each item's keys; tags look up every one, elsewhere each counts; 0: tags look up the request's
-    own."""
+    own. `per_key`: items that share these keys; 0: none do."""
 
     unit: str
     label: str = ""
@@ -85,6 +85,7 @@ class Stage:
     join: bool = False
     write: bool = False
     keys: int = 0
+    per_key: int = 0
     fixed_ps: int = 0
     item_ps: int = 0
     mib_ps: int = 0

@@ -10,7 +10,7 @@ What can fail: `BadInput` for a name that is not registered or costs out of rang
 for a side that was built for another version of the header.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,15 +92,19 @@ class Timing:
         session: int | None = None,
         layer: int = 0,
         chunk: int = 0,
+        blocks: Iterable[int] | None = None,
     ) -> int | None:
         """When one of `KINDS` ends, asked at now_ps; None: `poll` will hand the end out.
-        `session`: for whom, a number of the core; None: for none in particular."""
+        `session`: for whom, a number of the core; None: for none in particular. `blocks`: those of
+        a command, `count` ordinals; None: unknown."""
         request: Any = ffi.new("struct ofs_timing_request *")
         request.tag, request.offset_bytes, request.size_bytes = tag, offset_bytes, size_bytes
         request.count, request.deadline_ps = count, deadline_ps
         request.score_count, request.tenant, request.cause = score_count, tenant, cause
         request.session = lib.OFS_NONE if session is None else session
         request.layer, request.chunk = layer, chunk
+        named: Any = ffi.NULL if blocks is None else ffi.new("uint32_t[]", list(blocks))
+        request.blocks = named
         end_ps = int(getattr(self.handle.ops, kind)(self.handle, now_ps, request))
         return None if end_ps == lib.OFS_TIMING_LATER else end_ps
 

@@ -12,7 +12,7 @@
  * Kinds: a server, or several with one queue; a link, whose credits return `latency_ps` after the
  * receiver took the transfer; a pipe, which begins one visit per `fixed_ps` and delivers in order;
  * banks, each with a queue and all with one bound; tags, a pipe with a set-associative store of
- * keys (evicts the least recently used); a delay, which serves all visits concurrently; a drive,
+ * keys (evicts the least recently used; those of scores are other keys than those of blocks); a delay, which serves all visits concurrently; a drive,
  * whose times are those of nvme_model.h.
  *
  * Time is integer picoseconds, rounded to nearest. Events are ordered by (time, class, sequence),
@@ -120,7 +120,9 @@ struct ofs_chip_stage {
 	uint32_t join;           /* 1: the pieces join here */
 	uint32_t write;          /* drive: 1: a write */
 	uint32_t keys;           /* per item: tags look each up; 0: the request's own, once */
-	uint64_t fixed_ps;       /* of this stage's visits, in addition to the unit's */
+	uint32_t per_key;        /* items that share these keys, as one; 0: none do */
+	uint32_t reserved;
+	uint64_t fixed_ps; /* of this stage's visits, in addition to the unit's */
 	uint64_t item_ps;
 	uint64_t mib_ps;
 };
@@ -161,7 +163,7 @@ struct ofs_chip_request {
 	uint32_t tenant;
 	uint32_t session; /* or OFS_QOS_NO_SESSION */
 	uint32_t layer;
-	uint32_t reserved;
+	uint32_t looked; /* 1 + the keys of its blocks that missed, looked up on arrival; 0: not yet */
 };
 
 struct ofs_chip_done {

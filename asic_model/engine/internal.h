@@ -62,6 +62,7 @@ struct chip_flight {
 	uint64_t at_ps, deadline_ps;
 	uint32_t count, score_count, route, tenant, session;
 	uint32_t missed; /* keys, by its last visit to tags */
+	uint32_t looked; /* as in its request */
 };
 
 struct chip_tag {
@@ -106,6 +107,7 @@ struct chip_unit {
 struct ofs_chip {
 	struct ofs_timing base; /* first: the chip is a side of timing.h */
 	uint32_t timing_routes[4];
+	uint32_t timing_look; /* the stage in which a command looks up its blocks; OFS_NONE: none */
 	struct ofs_chip_config config; /* its pointers are the chip's copies */
 	struct ofs_chip_stage *stages;
 	uint32_t *routes;
@@ -143,6 +145,8 @@ void ofs_chip_bins_add(struct ofs_chip *chip, uint64_t *bins, uint64_t from_ps, 
 	uint64_t weight);
 void ofs_chip_log_visit(struct ofs_chip *chip, const struct chip_flight *flight, uint32_t unit);
 /* unit.c */
+uint32_t ofs_chip_unit_look(struct chip_unit *unit, const struct ofs_chip_stage *stage,
+	uint64_t key, const uint32_t *blocks, uint32_t count);
 enum chip_entry ofs_chip_unit_accepts(struct ofs_chip *chip, struct chip_unit *unit,
 	struct chip_flight *flight);
 void ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,

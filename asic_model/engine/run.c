@@ -266,6 +266,7 @@ ofs_chip_arrive(struct ofs_chip *chip, const struct ofs_chip_request *request)
 		.route = request->route,
 		.tenant = request->tenant,
 		.session = request->session,
+		.looked = request->looked,
 		.coded_row = CHIP_NO_ROW};
 	if (chip->coded_sums && request->coded_bytes == 0) {
 		flight->coded_row = (uint8_t)(request->layer % chip->config.coded_rows);

@@ -3,8 +3,10 @@
  *
  * Model: a read, a write, a hit and a command are four routes. Every end is delivered later, by
  * poll, because a later request may overtake. A request enters at its submission time, after all
- * earlier events. A command or a hit looks up its session and layer, block after block; a read or a
- * write looks up its block. A session beyond a qos queue's table is passed without a number and
+ * earlier events. A command looks up the blocks that it names, on arrival, since names are not kept
+ * while it waits; one that names none looks up the first so many of its session and layer. A hit
+ * follows its command, which has just looked its blocks up, so it finds them. A write looks up its
+ * block. A session beyond a qos queue's table is passed without a number and
  * counted. The caller has at most in_flight_max requests outstanding, so neither flights nor ends
  * run out. A stuck chip has requests that never end; ofs_chip_run returns -EDEADLK.
  */
@@ -21,6 +23,26 @@ static uint32_t
 least(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
+}
+
+/* The request's `looked`. */
+static uint32_t
+look(struct ofs_chip *chip, const struct ofs_timing_request *request, uint32_t kind, uint64_t key)
+{
+	const struct ofs_chip_stage *stage;
+	struct chip_unit *unit;
+
+	if (chip->timing_look == OFS_NONE)
+		return 0;
+	stage = &chip->stages[chip->timing_look];
+	unit = &chip->units[stage->unit];
+	if (kind == HIT) {
+		unit->stats.hits += (uint64_t)request->count * stage->keys;
+		return 1;
+	}
+	if (kind != COMMAND || request->blocks == NULL)
+		return 0;
+	return 1 + ofs_chip_unit_look(unit, stage, key, request->blocks, request->count);
 }
 
 static uint64_t
@@ -44,6 +66,7 @@ ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request 
 		.layer = request->layer};
 
 	ofs_chip_run(chip, now_ps);
+	asked.looked = look(chip, request, kind, asked.key);
 	ofs_chip_arrive(chip, &asked);
 	return OFS_TIMING_LATER;
 }
@@ -133,6 +156,11 @@ ofs_chip_timing(struct ofs_timing **out, struct ofs_chip *chip, const uint32_t r
 			return -EINVAL;
 		chip->timing_routes[i] = routes[i];
 	}
+	chip->timing_look = OFS_NONE;
+	for (uint32_t i = chip->routes[routes[COMMAND]]; i != OFS_CHIP_END; i = chip->stages[i].next)
+		if (chip->units[chip->stages[i].unit].tags && chip->stages[i].keys
+			&& chip->stages[i].items == OFS_CHIP_ITEMS_BLOCKS)
+			chip->timing_look = i;
 	chip->base = (struct ofs_timing){.ops = &ops, .in_flight_max = chip->config.in_flight_max};
 	*out = &chip->base;
 	return 0;

@@ -89,14 +89,31 @@ tags_look(struct chip_unit *unit, uint64_t key)
 	return 0;
 }
 
+/* Looks up the keys of blocks by their ordinals; how many are missing. */
+uint32_t
+ofs_chip_unit_look(struct chip_unit *unit, const struct ofs_chip_stage *stage, uint64_t key,
+	const uint32_t *blocks, uint32_t count)
+{
+	uint32_t missed = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t k = 0; k < stage->keys; k++)
+			missed += !tags_look(unit, key + (uint64_t)blocks[i] * stage->keys + k);
+	return missed;
+}
+
 /* How many of the visit's keys are missing. */
 static uint32_t
-tags_visit(struct chip_unit *unit, const struct ofs_chip_stage *stage, uint64_t key, uint64_t items)
+tags_visit(struct chip_unit *unit, const struct ofs_chip_stage *stage,
+	const struct chip_flight *flight, uint64_t items)
 {
+	uint64_t key = stage->items == OFS_CHIP_ITEMS_SCORES ? ~flight->key : flight->key;
 	uint32_t missed = 0;
 
 	if (stage->keys == 0)
 		return !tags_look(unit, key);
+	if (flight->looked && stage->items == OFS_CHIP_ITEMS_BLOCKS)
+		return flight->looked - 1;
 	for (uint64_t i = 0; i < items; i++)
 		missed += !tags_look(unit, key + i);
 	return missed;
@@ -118,6 +135,8 @@ visit_items(const struct ofs_chip_stage *stage, const struct chip_flight *flight
 		: stage->items == OFS_CHIP_ITEMS_MISSED            ? flight->missed
 														   : 0;
 
+	if (stage->per_key)
+		items = (items + stage->per_key - 1) / stage->per_key;
 	return stage->keys ? items * stage->keys : items;
 }
 
@@ -195,7 +214,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 		return 0;
 	}
 	if (unit->config.kind == OFS_CHIP_KIND_TAGS)
-		flight->missed = tags_visit(unit, stage, flight->key, items);
+		flight->missed = tags_visit(unit, stage, flight, items);
 	occupied = work + paused_ps(&unit->config, chip->now_ps, flight->bank, work);
 	*done_ps = chip->now_ps + occupied
 		+ (unit->config.load_row_count ? latency_draw(chip, unit, work) : unit->config.latency_ps);

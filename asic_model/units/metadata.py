@@ -16,17 +16,31 @@ When full: a new entry replaces the oldest of its set. A command with missing en
 spill memory behind the pipeline, for all of them together, and others pass it. When too many wait,
 the commands behind them wait as well.
 
-The timing seam gives the number of blocks of a command or a hit, with session and layer, but not
-which blocks: the model takes the first ones of that session's layer. So the table holds as many
-entries as one command requests, and not those of blocks that earlier steps requested; a working set
-that drifts misses more than this model shows.
+Three working sets share the SRAM. *Entries*: of the blocks that commands name; a caller of the
+timing seam that names none gets the first so many of the session's layer, which never drift. A hit
+looks up what its command has just found. *Averages*: the prefetch scheduler keeps one of
+`AVERAGE_BYTES` for each block of a session's layer, and a command's scores update all of them; they
+lie in lines of an entry's size. *Hashes* of written blocks: a new block's is never there, so every
+write looks into the spill memory and takes an entry, whatever the SRAM's size.
 """
 
 from offstage.asic_model.blocks import Memory, Metadata
 from offstage.asic_model.units.cost import per_byte_ps
 from offstage.bindings.network import Stage, Unit
 
-__all__ = ["SETS_MAX", "keys_of_block", "look_up", "metadata_table", "set_count", "update"]
+__all__ = [
+    "AVERAGE_BYTES",
+    "SETS_MAX",
+    "averages",
+    "keys_of_block",
+    "look_up",
+    "metadata_table",
+    "set_count",
+    "update",
+]
+
+AVERAGE_BYTES = 2
+"""Of a block's score, as in the decision core (dpu/firmware/src/core/tables.h)."""
 
 SETS_MAX = 1 << 18
 """Two million entries at 8 ways: a larger SRAM holds more blocks than a run here requests."""
@@ -87,5 +101,32 @@ def look_up(table: Metadata, spill: str, memory: Memory, found: str) -> tuple[St
             items="missed",
             bytes_permille=0,
             item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, set_bytes),
+        ),
+    )
+
+
+def averages(
+    table: Metadata, spill: str, memory: Memory, label: str, found: str
+) -> tuple[Stage, ...]:
+    """Look up the averages that a command's scores update. Missing lines are fetched from the
+    spill memory, and those that they replace go there."""
+    line_bytes = table.entry.base
+    return (
+        Stage(
+            "metadata",
+            label=label,
+            items="scores",
+            keys=1,
+            per_key=max(1, int(line_bytes // AVERAGE_BYTES)),
+            bytes_permille=0,
+            next=found,
+            miss=f"{found}_spilled",
+        ),
+        Stage(
+            spill,
+            label=f"{found}_spilled",
+            items="missed",
+            bytes_permille=0,
+            item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, 2 * line_bytes),
         ),
     )

@@ -23,15 +23,18 @@ from offstage.bindings.storage import presets as drives
 __all__ = ["Point", "SweepSpec", "load", "points_of"]
 
 POINTS_MAX = 100_000
+COPIES_MAX = 1024
 
 
 class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to sweep. `run`: a recorded run, relative to the spec's folder."""
+    """What to sweep. `run`: a recorded run, relative to the spec's folder. `copies`: of it, side by
+    side. Their decisions are the log's, so only in decision-replay."""
 
     run: str
     preset: str = "asic_7nm"
     mode: Literal["decision-replay", "closed-loop"] = "decision-replay"
     storage: str = ""
+    copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1
     draws: Annotated[int, msgspec.Meta(ge=0, le=POINTS_MAX)] = 0
     over: tuple[str, ...] = ()
@@ -56,6 +59,10 @@ def load(path: Path) -> SweepSpec:
         raise BadInput("nothing varies", where, "give draws, or axes in [grid]")
     if spec.over and not spec.draws:
         raise BadInput("over needs draws", f"{where}: over", "set draws, such as draws = 64")
+    if spec.copies > 1 and spec.mode != "decision-replay":
+        raise BadInput(
+            "copies decide nothing again", f"{where}: copies", "leave it out, or the mode"
+        )
     if spec.storage and spec.storage not in drives():
         raise BadInput(
             f"no drive {spec.storage!r}",

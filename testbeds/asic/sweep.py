@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from offstage.asic_model.copies import copies
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
@@ -63,6 +64,7 @@ class Job:
     seed: int
     code: str
     heads: int
+    copies: int
 
     @property
     def chip(self) -> Preset:
@@ -87,6 +89,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
             spec.seed,
             code,
             heads,
+            spec.copies,
         )
         for point in points
     ]
@@ -122,7 +125,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
 
 def compute(job: Job) -> Row:
     """The figures of one point."""
-    trace = _trace(job.run)
+    trace = copies(_trace(job.run), job.copies)
     replay = closed_loop if job.mode == "closed-loop" else decision_replay
     return _row(replay(trace, job.chip, drive=job.storage, seed=job.seed))
 
@@ -140,6 +143,11 @@ def _row(run: ChipRun) -> Row:
         row |= {f"{name}_ns_{quantile}": getattr(times, quantile) for quantile in TIMES}
     row["diverged"] = sum(run.diverged.values())
     row |= {f"used_{unit.name}": unit.utilisation for unit in run.units}
+    row |= {
+        f"found_{unit.name}": unit.hits / (unit.hits + unit.misses)
+        for unit in run.units
+        if unit.hits + unit.misses
+    }
     return row
 
 
@@ -173,7 +181,7 @@ def _digest_of(log: Path) -> str:
 
 def _name(job: Job) -> str:
     """A name that is equal if and only if the point's inputs are."""
-    what = [job.code, job.mode, job.storage, job.seed, job.chip]
+    what = [job.code, job.mode, job.storage, job.seed, job.copies, job.chip]
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
 
 

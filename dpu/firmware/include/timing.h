@@ -22,16 +22,17 @@
 
 /* cdef: order 7 */
 /* cdef: begin */
-#define OFS_TIMING_VERSION 4
+#define OFS_TIMING_VERSION 5
 #define OFS_TIMING_LATER 0xffffffffffffffff
 
 struct ofs_timing_request {
-	uint64_t tag;          /* returned with the end by poll */
-	uint64_t offset_bytes; /* of a read or write, on the medium */
-	uint64_t deadline_ps;  /* when the end is needed; 0: at once */
-	uint32_t size_bytes;   /* of one block */
-	uint32_t count;        /* blocks: a command's demands, those of a hit; else 1 */
-	uint32_t score_count;  /* scores that come with a command */
+	uint64_t tag;           /* returned with the end by poll */
+	uint64_t offset_bytes;  /* of a read or write, on the medium */
+	uint64_t deadline_ps;   /* when the end is needed; 0: at once */
+	const uint32_t *blocks; /* [count] of a command: their ordinals in the session; NULL: unknown */
+	uint32_t size_bytes;    /* of one block */
+	uint32_t count;         /* blocks: a command's demands, those of a hit; else 1 */
+	uint32_t score_count;   /* scores that come with a command */
 	uint32_t tenant;
 	uint32_t cause;   /* of a read: enum ofs_cause, a demand or which prefetcher */
 	uint32_t session; /* of the core; OFS_NONE: none in particular */

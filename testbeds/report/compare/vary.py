@@ -38,6 +38,8 @@ COPIES = (1, 4, 16, 64)
 GRID = 5
 AGGRESSOR = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3)
 """The aggressor's load, over the device's read capacity."""
+FLAT = 0.005
+"""A map that is nowhere this far from the preset has no crossover and is not shown."""
 SEED = 1
 CROSSOVERS = (
     ("codec.decode_rate", "codec rate of a lane", "codec.ratio", "compressed size"),
@@ -187,9 +189,8 @@ def _deepen(
                 effects=list(_effects(short, preset, own, base)),
             )
         )
-        found.crossovers += [
-            _crossover(short, preset, bases[id(preset)], *row) for row in CROSSOVERS
-        ]
+        maps = (_crossover(short, preset, bases[id(preset)], *row) for row in CROSSOVERS)
+        found.crossovers += [one for one in maps if _bends(one)]
         found.neighbours_device = preset.name
         found.neighbours = [
             NeighbourPoint(
@@ -248,6 +249,11 @@ def _crossover(
         x=known[x].value,
         y=known[y].value,
     )
+
+
+def _bends(found: Crossover) -> bool:
+    """Whether the map shows anything: where a load leaves both parameters idle it is flat."""
+    return any(abs(value - 1) > FLAT for row in found.speed_up for value in row)
 
 
 def _loaded(load: Load, trace: Trace, preset: Preset) -> Iterator[LoadPoint]:

@@ -86,7 +86,8 @@ def test_every_route_of_every_preset_ends(name: str) -> None:
 
 
 def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
-    """A command through the ASIC takes the sum of its stages: link, lookup, demands, scores."""
+    """A command through the ASIC takes the sum of its stages: link, lookups of entries and of
+    averages, 16 to a line, demands, scores."""
     whole = read_preset("asic_7nm")
     assert whole.metadata and whole.scheduler and whole.ddr
     steady = msgspec.structs.replace(whole.ddr, device="")  # its latency is one number
@@ -97,11 +98,13 @@ def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
     demands, scores = 16, 1000
     score_ps = round(2e12 / rate)
     interval_ps = round(chip.metadata.cycle.base / chip.metadata.banks.base)
-    lookup_ps = interval_ps * (1 + demands) + chip.metadata.latency.whole
+    lines = 63  # 1000 averages of 2 B, 32 B to a line
+    lookup_ps = interval_ps * (2 + demands + lines) + 2 * chip.metadata.latency.whole
     set_bytes = chip.metadata.entry.base * chip.metadata.ways.base
     ddr = chip.memory("ddr")
     set_ps = round(set_bytes * 1e12 / (ddr.rate.base * ddr.efficiency.base))
-    spill_ps = demands * set_ps + ddr.latency.whole
+    line_ps = round(2 * chip.metadata.entry.base * 1e12 / (ddr.rate.base * ddr.efficiency.base))
+    spill_ps = demands * set_ps + lines * line_ps + 2 * ddr.latency.whole
     own = chip.scheduler
     decide_ps = own.command.whole + demands * own.demand.whole + scores * own.score.whole
     decide_ps += 2 * own.latency.whole

@@ -80,7 +80,8 @@ ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, u
 		.score_count = score_count,
 		.tenant = device->ports.entries[held->port].tenant,
 		.session = sqe->session,
-		.layer = sqe->layer};
+		.layer = sqe->layer,
+		.blocks = kind == OFS_PACE_COMMAND && count ? held->command.ordinals : NULL};
 
 	held->begun_ns = ofs_device_now_ns(device);
 	held->ring_ns = 0;

@@ -107,6 +107,7 @@ ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot, const struct
 		.score_count = step->score_count,
 		.session = step->session,
 		.layer = step->layer,
+		.blocks = step->demands,
 		.tenant = engine->batch_slots[batch_slot].view.tenant,
 	};
 

@@ -105,7 +105,9 @@ def _always_on(seconds: float, preset: Preset) -> Iterator[Range]:
             yield _range(f"{name} idle", "J", table[name]["each"], memory.channels.value * seconds)
     yield _range("drive idle", "J", table["drive"]["each"], preset.nvme.drives.value * seconds)
     if preset.cores is not None:
-        price = table["core_x86" if preset.name.startswith("dpu_x86") else "core_arm"]["each"]
+        price = table["core_x86" if preset.name.startswith(("dpu_x86", "host_")) else "core_arm"][
+            "each"
+        ]
         yield _range("cores", "J", price, preset.cores.cores.value * seconds)
     if preset.kind == "asic" and preset.node_nm:
         price = table["die"]["static"]

@@ -9,7 +9,8 @@ store; it is read from the codec's table and widened to a range:
 
     ratio = { measured = "bfloat16", form = "gqa", low = 0.37, high = 1, source = "..." }
 
-`extends = "NAME"` takes every key that the file does not set from another preset. How the blocks
+`extends = "NAME"` takes every key that the file does not set from another preset. Wherever a preset
+is named, `NAME,block.key=VALUE,...` is that preset with other values, in its units. How the blocks
 are combined is in `units/` and `chip.py`.
 
 What can fail: `BadInput`, one line with the file, the table and the key, for an unknown or missing
@@ -51,6 +52,12 @@ from offstage.bindings.storage import presets as drives
 __all__ = ["Preset", "Row", "names", "read_preset", "rows"]
 
 FOLDER = Path(__file__).resolve().parent / "presets"
+ORDER = (
+    *("dpu_x86_measured", "bluefield3", "bluefield4", "host_cxl", "gh200"),
+    *("asic_7nm", "asic_7nm_pcie4", "asic_7nm_pcie6", "asic_7nm_cxl", "asic_7nm_hbm3e"),
+    *("asic_5nm_hbm4", "asic_5nm_c2c", "ideal"),
+)
+"""Of the presets: the measured machine first, the best last."""
 
 MEMORIES = ("hbm", "ddr", "cxl")
 NEEDED = {
@@ -165,16 +172,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def names() -> list[str]:
     """The presets shipped with Offstage, the measured machine first, the best last."""
-    order = ("dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4", "ideal")
     found = {path.stem for path in FOLDER.glob("*.toml")}
-    return [name for name in order if name in found] + sorted(found - set(order))
+    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
 
 
 @lru_cache(maxsize=64)
 def read_preset(name: str) -> Preset:
-    """The preset of that name, or from that TOML file."""
-    tables, where = _tables(name, ())
-    return _built(Path(name).stem, tables, where)
+    """The preset of that name, or from that TOML file, with the values that follow it."""
+    base, *settings = name.split(",")
+    tables, where = _tables(base, ())
+    found = _built(Path(base).stem, tables, where)
+    if not settings:
+        return found
+    changed = found.with_(dict(_setting(one, f"preset {base}") for one in settings))
+    return msgspec.structs.replace(changed, name=",".join((found.name, *settings)))
+
+
+def _setting(text: str, where: str) -> tuple[str, float]:
+    key, _, value = text.partition("=")
+    try:
+        return key.strip(), float(value)
+    except ValueError:
+        raise BadInput(
+            f"{text!r} sets no number", where, "write NAME,block.key=VALUE, such as codec.lanes=4"
+        ) from None
 
 
 def rows(preset: Preset) -> list[Row]:

@@ -66,6 +66,37 @@ def test_an_unpublished_link_is_refused() -> None:
         published("nvlink4")
 
 
+@pytest.mark.parametrize(
+    ("name", "link", "ways"),
+    [
+        ("asic_7nm_cxl", "cxl_mem", 2),
+        ("asic_5nm_c2c", "nvlink_c2c", 1),
+        ("gh200", "nvlink_c2c", 1),
+    ],
+)
+def test_front_ends_have_the_links_of_the_tables(name: str, link: str, ways: int) -> None:
+    """Rate, efficiency and latency are the table's; a load's latency there and back is halved."""
+    end, table = read_preset(name).front_end, published(link)
+    for key in ("lane_rate", "efficiency"):
+        ours, theirs = getattr(end, key), table[key]
+        found = (ours.value, ours.low, ours.high, ours.unit)
+        assert found == (theirs.value, theirs.low, theirs.high, theirs.unit), key
+    for bound in ("value", "low", "high"):
+        assert ways * getattr(end.latency, bound) == getattr(table["latency"], bound), bound
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [("asic_7nm_pcie4", 4), ("asic_7nm", 5), ("host_cxl", 5), ("asic_7nm_pcie6", 6)],
+)
+def test_a_preset_s_lane_is_that_of_its_pcie_generation(name: str, generation: int) -> None:
+    """And its share of payload is between those of packets of 128 and of 512 bytes."""
+    link = read_preset(name).front_end
+    assert link.lane_rate.base == pytest.approx(coded_bytes_per_s(generation, 1), rel=0.001)
+    least, most = (payload_share(generation, 16, payload_max=size) for size in (128, 512))
+    assert least < link.efficiency.value < most * 1.01
+
+
 @pytest.mark.parametrize("name", ["asic_7nm", "asic_5nm_hbm4"])
 def test_presets_have_the_links_of_the_tables(name: str) -> None:
     """Presets repeat the numbers: memory behind CXL has the table's, and a PCIe lane has the rate

@@ -62,7 +62,7 @@ struct ofs_nvme_cost {
 };
 int ofs_nvme_cost(const struct ofs_nvme_params *params, uint64_t offset_bytes, uint32_t size_bytes,
 	struct ofs_nvme_cost *cost);
-/* Preset by name: "gen5-tlc", "xl-flash", "qlc". -ENOENT if there is none. */
+/* Preset by name: "gen5-tlc", "xl-flash", "xl-flash-10m", "qlc". -ENOENT if there is none. */
 int ofs_nvme_preset(const char *name, struct ofs_nvme_params *params);
 /* Name and source of preset `index`; NULL past the end. The source says what is cited, what is
  * fitted to the citation, and what is a guess. */

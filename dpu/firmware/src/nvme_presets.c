@@ -93,6 +93,40 @@ static const struct preset presets[] = {
 			},
 	},
 	{
+		.name = "xl-flash-10m",
+		.source =
+			"Kioxia GP, announced: more than 10 M read IOPS of 512 B, XL-FLASH read in 3 to 5 us "
+			"(tomshardware.com 2025-06); no bandwidth, interface or drive latency was published. "
+			"These are of a drive of the same flash, N3X: 14/12 GB/s, 13/4 us read/write "
+			"(tomshardware 2025). Fitted: firmware 6.0 us read, 3.7 us write, program 174.8 us per "
+			"4 KiB plane page, a command each 0.1 us (the IOPS). Guesses: the link, PCIe 5.0 x4, "
+			"so "
+			"that 4 KiB reads are 3.4 M a second; 16 channels of 2.4 GB/s, 32 dies in all, tR 5 "
+			"us, "
+			"64 MiB power-safe buffer, 0.1 % of page reads retried at 5 tR",
+		.params =
+			{
+				GUESSED,
+				.dies_per_channel = 2,
+				.planes_per_die = 16,
+				.page_size_bytes = 4096,
+				.read_ps = 5000 * NS,
+				.program_ps = 174760 * NS,
+				.firmware_ps = 6000 * NS,
+				.write_firmware_ps = 3700 * NS,
+				.command_interval_ps = 100000,
+				.channel_bytes_per_s = 2400 * MB,
+				.link_bytes_per_s = 14 * GB,
+			},
+		.cited =
+			{
+				.read_bytes_per_s = 14 * GB,
+				.write_bytes_per_s = 12 * GB,
+				.read_latency_ps = 13 * US,
+				.write_latency_ps = 4 * US,
+			},
+	},
+	{
 		.name = "qlc",
 		.source = "Solidigm D5-P5336 122.88 TB, PCIe 4.0 x4, QLC: 7.4/3.2 GB/s, 930 k read IOPS "
 				  "(architecting.it/blog/100tb-ssd-vendors); read latency 110 to 120 us is from "

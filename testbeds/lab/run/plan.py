@@ -123,7 +123,8 @@ class _Inputs(msgspec.Struct, kw_only=True):
 
 
 def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
-    device = spec.tier.device if spec.tier.device.endswith(".toml") else ""
+    preset = spec.tier.device.partition(",")[0]
+    device = preset if preset.endswith(".toml") else ""
     files = (spec.workload.file, spec.workload.trace, device, spec.tier.prices)
     inputs = (trace_path(one) for one in files if one)
     contents = [

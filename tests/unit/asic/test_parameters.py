@@ -17,7 +17,21 @@ from offstage.bindings.settings import declared
 from offstage.testbeds.cli import run
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMED = ["dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4", "ideal"]
+NAMED = [
+    "dpu_x86_measured",
+    "bluefield3",
+    "bluefield4",
+    "host_cxl",
+    "gh200",
+    "asic_7nm",
+    "asic_7nm_pcie4",
+    "asic_7nm_pcie6",
+    "asic_7nm_cxl",
+    "asic_7nm_hbm3e",
+    "asic_5nm_hbm4",
+    "asic_5nm_c2c",
+    "ideal",
+]
 
 
 def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
@@ -138,6 +152,22 @@ def test_a_change_widens_the_range_and_is_checked() -> None:
     ):
         with pytest.raises(BadInput, match=said):
             preset.with_(changes)
+
+
+def test_a_name_may_carry_values() -> None:
+    """Wherever a preset is named; what is set wrongly is refused."""
+    found = read_preset("asic_7nm,scheduler.candidates=64,nvme.drives=2")
+    assert (
+        found.scheduler and found.scheduler.candidates.value == 64 and found.nvme.drives.value == 2
+    )
+    assert found.name == "asic_7nm,scheduler.candidates=64,nvme.drives=2"
+    for text, said in (
+        ("asic_7nm,scheduler.candidates", "sets no number"),
+        ("asic_7nm,scheduler.candidate=64", "did you mean 'scheduler.candidates'"),
+        ("asic_9nm,codec.lanes=2", "no preset 'asic_9nm'"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            read_preset(text)
 
 
 def test_every_parameter_has_a_dimension_and_a_sentence() -> None:

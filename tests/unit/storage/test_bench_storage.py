@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.storage import presets
 from offstage.testbeds.bench import storage as bench
 from offstage.testbeds.bench.storage import bench_storage
 
@@ -46,7 +47,7 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)
         assert (one.latency_ratio_fio_spinning is not None) == (one.queue_depth == 1)
-    assert {drive.preset for drive in found.emulated} == {"gen5-tlc", "xl-flash", "qlc"}
+    assert {drive.preset for drive in found.emulated} == set(presets())
     for drive in found.emulated:
         latency = drive.figures["read_latency_ns_p50"]
         assert latency.got >= 0.99 * latency.cited  # never faster than the drive

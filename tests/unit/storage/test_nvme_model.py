@@ -76,6 +76,14 @@ def test_presets_come_out_at_their_cited_figures(name: str) -> None:
             assert got[figure] == pytest.approx(cited, rel=TOLERANCE), figure
 
 
+def test_a_drive_of_small_reads_has_its_ten_million() -> None:
+    """Announced are 10 M reads of 512 B a second; of 4 KiB its link carries a third of that."""
+    params, count = preset("xl-flash-10m").params, 60_000
+    small, page = (count * S_PS / closed_loop(params, size, 1024, count)[1] for size in (512, PAGE))
+    assert small == pytest.approx(10e6, rel=TOLERANCE)
+    assert page == pytest.approx(params["link_bytes_per_s"] / PAGE, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_says_where_it_comes_from(name: str) -> None:
     """The source says what is cited, fitted or guessed."""

@@ -149,7 +149,7 @@ class Driver(Fabric):
         ordinals, keys, target = request.ordinals, request.keys, request.target
         scores, granules = request.scores, request.granules
         count = len(ordinals)
-        parts, first = count, np.arange(count, dtype=np.uint32)
+        parts, first, spare = count, None, request.spare
         if granules is not None:
             each = bit_counts(granules)
             parts, first = int(each.sum()), (np.cumsum(each) - each).astype(np.uint32)
@@ -159,13 +159,20 @@ class Driver(Fabric):
         assert keys.shape == (count, 2) and len(index) == parts and target.ndim == 2
         assert target.flags.c_contiguous and keys.flags.c_contiguous
         assert granules is not None or target.shape[1] >= self.payload_size_bytes
-        assert count == 0 or _largest(index) < target.shape[0]
+        rows = len(target) + (0 if spare is None else len(spare))
+        assert count == 0 or _largest(index) < rows
         call: Any = ffi.new("struct ofs_fetch *")
-        call.granules = ffi.NULL if granules is None else _at("uint32_t *", granules)
-        call.granule_first = _at("uint32_t *", first)
         fetch = Fetch(request, call)
         fetch.kept = (index, first)
-        fetch.checksums = np.zeros(parts, np.uint64)
+        if granules is not None:
+            call.granules, call.granule_first = (
+                _at("uint32_t *", granules),
+                _at("uint32_t *", first),
+            )
+            fetch.checksums = np.zeros(parts, np.uint64)
+        if spare is not None:
+            assert spare.flags.c_contiguous and spare.shape[1] == target.shape[1]
+            call.spare, call.target_rows = _at("uint8_t *", spare), len(target)
         call.session, call.step, call.layer = request.session, request.step, request.layer
         call.demand_count = count
         selected = request.selected_count

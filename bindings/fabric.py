@@ -67,6 +67,9 @@ class FetchRequest(msgspec.Struct, frozen=True, eq=False):
     scores: U16 | None = None
     """[blocks of the layer]: a hint for the tier; None: none."""
     timeout_ns: int = 2_000_000_000
+    spare: U8 | None = None
+    """[rows, as many bytes as `target` has], contiguous: further rows, numbered after those of
+    `target`, in memory of their own; not of granules. The drivers and `zmq` take it."""
     granules: U32 | None = None
     """[n]: which of each block's granules, bit i the i-th; None: whole blocks. `target_index`, a
     row of `target` and the result's `checksums` are then of a granule, block after block."""
@@ -77,6 +80,12 @@ class FetchRequest(msgspec.Struct, frozen=True, eq=False):
         if self.target_index is not None:
             return self.target_index
         return np.arange(len(self.ordinals), dtype=np.uint32)
+
+    def row(self, index: int) -> U8:
+        """A row by its number, of `target` or of `spare`."""
+        apart = index - len(self.target)
+        found: U8 = self.target[index] if self.spare is None or apart < 0 else self.spare[apart]
+        return found
 
     @property
     def resident(self) -> int:

@@ -28,7 +28,7 @@ def copy_ahead(
             if calls_max == 0:
                 return
             calls_max -= 1
-            request = PutRequest(None, piece.layer, piece.ordinals, piece.memory)
+            request = PutRequest(None, piece.run.layer, piece.run.ordinals, piece.memory)
             move.held.append(fabric.put_begin(request))
             yield True
 

@@ -56,8 +56,11 @@ class Memory:
         for array in self._ranges:
             fabric.register(array)
 
-    def covers(self, target: U8) -> bool:
-        """Whether a target lies in one of the ranges."""
+    def to_pin(self, *targets: U8 | None) -> list[U8]:
+        """Those of these targets that lie in none of the ranges."""
+        return [one for one in targets if one is not None and not self._covers(one)]
+
+    def _covers(self, target: U8) -> bool:
         first = _address(target)
         return any(
             _address(one) <= first and first + target.nbytes <= _address(one) + one.nbytes

@@ -119,6 +119,21 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Run:
+    """Blocks of one layer, ascending, that travel in one call: to be read only, since all objects
+    of a size share it. In a read, block b goes to row b - 1 of the object's whole blocks. The head
+    and the last block, where it is not whole, go to memory of their own, of which the rows are
+    numbered after those; or from 0 on, where the run has no others."""
+
+    layer: int
+    ordinals: U32
+    rows: U32
+    blocks: U32
+    lengths: list[int]
+    own: int  # how many go to memory of their own
+
+
+@dataclass(frozen=True)
 class Shape:
     """Layout of an object of one size, in blocks of `payload` bytes, `layers` of them a chunk."""
 
@@ -130,7 +145,7 @@ class Shape:
     full: int  # blocks behind the head that are whole; the last may not be
     stored: list[int]  # layers that the store has of each chunk of a whole object
     tail: bytes  # contents behind the name, and of the chunk that must not be there
-    _runs: dict[tuple[int, int], list[tuple[int, U32, U32]]] = field(default_factory=dict)
+    _runs: dict[tuple[int, int], list[Run]] = field(default_factory=dict)
 
     def place(self, block: int) -> tuple[int, int]:
         """Layer and ordinal of one block."""
@@ -142,22 +157,27 @@ class Shape:
         """How many blocks hold an object's first `size` bytes; the head is one of them."""
         return 1 if self.inline else 1 + -(-min(size, self.size) // self.payload)
 
-    def runs(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
-        """Layer, ordinals and rows (block 1 is row 0) of blocks from `first` > 0 to `end`, a layer
-        each: to be read only, since all objects of a size share them."""
+    def runs(self, first: int, end: int) -> list[Run]:
+        """The blocks from `first` to `end`, a run for each layer."""
         if (first, end) not in self._runs:
-            self._runs[first, end] = self._runs_of(first, end)
+            blocks = np.arange(max(first, 1), end, dtype=np.uint32)
+            found = [blocks[(blocks - 1) % self.layers == one] for one in range(self.layers)]
+            if first == 0 < end:
+                found[0] = np.append(np.uint32(0), found[0])
+            self._runs[first, end] = [self._run(one) for one in found if len(one)]
         return self._runs[first, end]
 
-    def _runs_of(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
-        blocks = np.arange(first, end, dtype=np.uint32)
-        layer = (blocks - 1) % self.layers
-        ordinal = (1 + (blocks - 1) // self.layers).astype(np.uint32)
-        return [
-            (one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one] - 1)
-            for one in range(self.layers)
-            if (layer == one).any()
-        ]
+    def _run(self, blocks: U32) -> Run:
+        places = [self.place(int(block)) for block in blocks]
+        lengths = np.full(len(blocks), self.payload)
+        lengths[blocks > self.full] = self.size - self.full * self.payload
+        lengths[blocks == 0] = HEAD_BYTES + self.inline
+        own = (blocks == 0) | (blocks > self.full)
+        rows = np.where(own, np.cumsum(own) + (0 if own.all() else self.full), blocks) - 1
+        ordinals = np.array([ordinal for _, ordinal in places], np.uint32)
+        return Run(
+            places[0][0], ordinals, rows.astype(np.uint32), blocks, lengths.tolist(), int(own.sum())
+        )
 
 
 @lru_cache(maxsize=256)
@@ -192,15 +212,21 @@ class Chain:
 
     def fetch(self, piece: "Piece") -> FetchRequest:
         """The blocks of a piece, into its memory."""
-        layer, ordinals = piece.layer, piece.ordinals
-        keys = self.of(layer, ordinals)
+        run = piece.run
         return FetchRequest(
-            self.session, self.step, layer, ordinals, keys, piece.memory, target_index=piece.rows
+            self.session,
+            self.step,
+            run.layer,
+            run.ordinals,
+            self.of(run.layer, run.ordinals),
+            piece.memory,
+            target_index=run.rows,
+            spare=None if piece.own is piece.memory else piece.own,
         )
 
     def put(self, piece: "Piece") -> PutRequest:
         """The blocks of a piece, out of its memory."""
-        return PutRequest(self.session, piece.layer, piece.ordinals, piece.memory)
+        return PutRequest(self.session, piece.run.layer, piece.run.ordinals, piece.memory)
 
     def of(self, layer: int, ordinals: U32) -> NDArray[np.uint64]:
         """Keys of blocks of one layer, ascending; most often they lie in a row."""
@@ -220,92 +246,64 @@ def contents(move: Move, payload: int, layers: int, chunks_max: int) -> bytes:
 
 @dataclass(frozen=True)
 class Piece:
-    """Blocks of one layer that travel in one call: rows of `memory`, each a block of `length`
-    bytes. `at`: of one that is read into memory of its own, where in the object it goes."""
+    """Blocks of one object that travel in one call. A read has what its run says in `own`."""
 
-    layer: int
-    ordinals: U32
+    run: Run
     memory: U8
-    rows: U32
-    length: int
-    blocks: U32
     part: int = 0
-    at: int = -1
-
-
-def _single(
-    shape: Shape, block: int, memory: U8, length: int, part: int = 0, at: int = -1
-) -> Piece:
-    layer, ordinal = shape.place(block)
-    return Piece(
-        layer,
-        np.array([ordinal], np.uint32),
-        memory,
-        np.zeros(1, np.uint32),
-        length,
-        np.array([block], np.uint32),
-        part,
-        at,
-    )
+    own: U8 | None = None
 
 
 def head_piece(shape: Shape, head: bytes = b"", inline: U8 | None = None) -> Piece:
     """The head, in memory of its own: to be read, or with what is written."""
-    length = HEAD_BYTES + shape.inline
+    run = shape.runs(0, 1)[0]
     if not head:
-        return _single(shape, 0, np.empty((1, shape.payload), np.uint8), length, at=0)
+        return _get_piece(shape, run, np.empty((0, shape.payload), np.uint8), 0)
     memory = np.frombuffer(head, np.uint8)
     if shape.inline and inline is not None:
         memory = np.concatenate([memory, inline])
-    return _single(shape, 0, memory[None], length)
+    return Piece(run, memory[None])
 
 
 def get_pieces(shape: Shape, buffer: U8, cuts: tuple[int, ...]) -> list[Piece]:
-    """All blocks of an object, in as many parts as there are cuts, or one. The head, and the last
-    block, where it is not whole, are read into memory of their own."""
+    """All blocks of an object, in as many parts as there are cuts, or one. The head is of the first
+    part, in one call with that part's blocks of its layer: a call costs more than a head."""
     whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
-    pieces, first = [head_piece(shape)], 1
+    pieces, first = list[Piece](), 0
     for part, cut in enumerate(cuts or (shape.size,)):
         end = shape.end_of(cut)
-        for layer, ordinals, rows in shape.runs(first, min(end, shape.full + 1)):
-            pieces.append(Piece(layer, ordinals, whole, rows, shape.payload, rows + 1, part))
-        if first <= shape.full + 1 < end:
-            at = shape.full * shape.payload
-            pieces.append(
-                _single(
-                    shape,
-                    shape.full + 1,
-                    np.empty((1, shape.payload), np.uint8),
-                    shape.size - at,
-                    part,
-                    at,
-                )
-            )
+        pieces += [_get_piece(shape, run, whole, part) for run in shape.runs(first, end)]
         first = max(first, end)
     return pieces
+
+
+def _get_piece(shape: Shape, run: Run, whole: U8, part: int) -> Piece:
+    own = np.empty((run.own, shape.payload), np.uint8) if run.own else None
+    alone = own is not None and run.own == len(run.blocks)
+    return Piece(run, own if own is not None and alone else whole, part, own)
 
 
 def put_pieces(shape: Shape, buffer: U8, first: int, end: int) -> list[Piece]:
     """The blocks from `first` > 0 to `end`; rows of memory are given in a row."""
     whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
     pieces = []
-    for layer, ordinals, rows in shape.runs(first, min(end, shape.full + 1)):
+    for run in shape.runs(first, min(end, shape.full + 1)):
+        rows = run.rows
         step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
-        memory = whole[int(rows[0]) : int(rows[-1]) + 1 : step]
-        pieces.append(Piece(layer, ordinals, memory, rows, shape.payload, rows + 1))
+        pieces.append(Piece(run, whole[int(rows[0]) : int(rows[-1]) + 1 : step]))
     if first <= shape.full + 1 < end:
-        memory = buffer[None, shape.full * shape.payload :]
-        pieces.append(_single(shape, shape.full + 1, memory, memory.shape[1]))
+        run = shape.runs(shape.full + 1, shape.full + 2)[0]
+        pieces.append(Piece(run, buffer[None, shape.full * shape.payload :]))
     return pieces
 
 
 def is_head_of(move: Move, shape: Shape, piece: Piece, got: FetchResult) -> bool:
     """Whether the head that is there is that of the object to be put."""
-    if got.failed_count or got.lengths.tolist() != [piece.length] or move.buffer is None:
+    if got.failed_count or got.lengths.tolist() != piece.run.lengths or move.buffer is None:
         return False
     ours = head_of(move.size, sums_of(move.buffer[shape.inline :], shape.payload))
     ours += move.buffer[: shape.inline].tobytes()
-    return bool(piece.memory[0, : piece.length].tobytes() == ours)
+    return bool(piece.memory[0, : piece.run.lengths[0]].tobytes() == ours)
 
 
 def land(move: Move, piece: Piece, got: FetchResult) -> None:
@@ -314,11 +312,12 @@ def land(move: Move, piece: Piece, got: FetchResult) -> None:
         worst = -next(rc for rc in got.rcs.tolist() if rc)
         why = errno.errorcode.get(worst, worst)
         move.failure = (State.UNREADABLE, f"a block could not be read: {why}")
-    elif got.lengths.tolist() != [piece.length] * len(got.lengths):
+    elif got.lengths.tolist() != piece.run.lengths:
         move.failure = (State.UNREADABLE, "a block has another length")
     else:
-        move.sums[piece.blocks] = got.checksums
-        _copy(move, piece)
+        move.sums[piece.run.blocks] = got.checksums
+        if piece.own is not None:
+            _copy(move, piece.run, piece.own)
     move.pieces[piece.part] -= 1
     if not any(move.pieces) and move.failure is None:
         assert move.head is not None
@@ -328,13 +327,17 @@ def land(move: Move, piece: Piece, got: FetchResult) -> None:
         tell_landed(move)
 
 
-def _copy(move: Move, piece: Piece) -> None:
-    """Copy a piece that was read into separate memory to its place."""
-    row = piece.memory[0, : piece.length]
-    if piece.at >= 0 and piece.blocks[0] == 0:
-        move.head, row = row[:HEAD_BYTES], row[HEAD_BYTES:]
-    if piece.at >= 0 and move.buffer is not None:
-        move.buffer[piece.at : piece.at + len(row)] = row
+def _copy(move: Move, run: Run, own: U8) -> None:
+    """Copy what was read into memory of its own to its place: a head's bytes are the object's first
+    ones, and those of the last block its last."""
+    assert move.buffer is not None
+    if run.blocks[0] == 0:
+        row = own[0, : run.lengths[0]]
+        move.head, inline = row[:HEAD_BYTES], row[HEAD_BYTES:]
+        move.buffer[: len(inline)] = inline
+    if run.own > (run.blocks[0] == 0):
+        length = run.lengths[-1]
+        move.buffer[len(move.buffer) - length :] = own[-1, :length]
 
 
 def tell_landed(move: Move, *, ended: bool = False) -> None:

@@ -355,11 +355,11 @@ class Mover(Inbox):
 
     def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
         request = chain.fetch(piece)
-        pinned = self._link.pins and not self._memory.covers(piece.memory)
+        pinned = self._memory.to_pin(request.target, request.spare) if self._link.pins else []
 
         def begin() -> Fetch | Put:
-            if pinned:
-                self._link.fabric.register(piece.memory)
+            for one in pinned:
+                self._link.fabric.register(one)
             return self._link.fabric.fetch_begin(request)
 
         def end(call: Fetch | Put, late: bool) -> None:
@@ -367,8 +367,8 @@ class Mover(Inbox):
             if late:
                 self._link.fabric.fetch_cancel(call)
             got = None if late else self._link.fabric.fetch_end(call)
-            if pinned:
-                self._link.fabric.unregister(piece.memory)
+            for one in pinned:
+                self._link.fabric.unregister(one)
             if got is None:
                 return
             if move.kind is Kind.GET:
@@ -434,7 +434,7 @@ class Mover(Inbox):
             assert isinstance(call, Put)
             rcs = self._link.fabric.put_end(call).tolist()
             self.counts["put_blocks"] += rcs.count(0)
-            move.sums[piece.blocks] = call.checksums
+            move.sums[piece.run.blocks] = call.checksums
             if any(rcs):
                 refuse(move, -next(rc for rc in rcs if rc))
 

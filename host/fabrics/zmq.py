@@ -138,7 +138,7 @@ class ZmqDriver(Fabric):
                         message.packed = hint.flags, hint.count, hint.best
 
                 def accept(reply: Any, payload: memoryview, piece: slice = piece) -> None:
-                    pieces.append(self._accept(reply, payload, target, index[piece]))
+                    pieces.append(self._accept(reply, payload, request, index[piece]))
 
                 yield _Request(message, zmq_messages.FabricFetchReply, request.timeout_ns, accept)
 
@@ -334,7 +334,7 @@ class ZmqDriver(Fabric):
         self,
         reply: zmq_messages.FabricFetchReply,
         payload: memoryview,
-        target: NDArray[np.uint8],
+        request: FetchRequest,
         index: NDArray[np.uint32],
     ) -> FetchResult:
         """Compare every row with its checksum, and copy the good ones to their rows."""
@@ -349,14 +349,14 @@ class ZmqDriver(Fabric):
                 self.where,
                 "use the same release on both sides",
             )
-        rows = np.frombuffer(payload, np.uint8).reshape(count, -1) if count else target[:0]
+        rows = np.frombuffer(payload, np.uint8).reshape(count, -1) if count else request.target[:0]
         failed = reply.failed_count
         for i in np.flatnonzero(rcs == 0):
             length = int(lengths[i])
             if length > self.payload_size_bytes or checksum(rows[i, :length]) != checksums[i]:
                 rcs[i], ends[i], failed = -errno.EBADMSG, UNKNOWN_END, failed + 1
                 continue
-            target[index[i], :length] = rows[i, :length]
+            request.row(int(index[i]))[:length] = rows[i, :length]
             self._stats["bytes_read"] += length
         self._stats["hits"] += reply.hit_count
         self._stats["misses"] += count - reply.hit_count

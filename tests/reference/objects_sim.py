@@ -62,10 +62,14 @@ class Flight:
     session: int
     layer: int
     ordinals: list[int]
-    memory: U8
-    rows: list[int]
+    rows: list[U8]
     left: list[int]
     told: bool = False
+
+    def came(self) -> bytes:
+        """What a read has written."""
+        ends = zip(self.rows, self.call.lengths.tolist(), strict=True)
+        return b"".join(row[:length].tobytes() for row, length in ends)
 
 
 @dataclass
@@ -114,14 +118,21 @@ class World:
         if lost and found._link.lost:
             found._link._found = found._link._connect(1.0)
 
+    def blocks(self) -> list[tuple[Flight, int]]:
+        """What the daemon may process next: the next block of each call; of one that has the head
+        also the block after it, so that a head is read before, between and behind the others."""
+        there = [one for one in self.flights if one.left]
+        heads = [one for one in there if one.ordinals[one.left[0]] == 0 and len(one.left) > 1]
+        return [(one, 0) for one in there] + [(one, 1) for one in heads]
+
     def one_block(self, number: int) -> None:
         """The daemon processes one block of the calls in flight."""
-        flight = [one for one in self.flights if one.left][number]
-        row = flight.left.pop(0)
+        flight, which = self.blocks()[number]
+        row = flight.left.pop(which)
         place = (self.sessions[flight.session].name, flight.ordinals[row], flight.layer)
         there = self.store.get(place)
         if isinstance(flight.call, Put):
-            data = flight.memory[row].tobytes()
+            data = flight.rows[row].tobytes()
             flight.call.checksums[row] = checksum(data)
             flight.call.rcs[row] = self.put(place, data)
         elif there is None:
@@ -130,7 +141,7 @@ class World:
             flight.call.rcs[row] = -errno.EBADMSG
             self.forget(place)
         else:
-            target = flight.memory[flight.rows[row]]
+            target = flight.rows[row]
             target[: len(there)] = np.frombuffer(there, np.uint8)
             flight.call.lengths[row], flight.call.checksums[row] = len(there), checksum(there)
 
@@ -223,7 +234,7 @@ class World:
                 *one.left,
                 one.call.rcs.tobytes(),
                 one.call.checksums.tobytes(),
-                b"" if isinstance(one.call, Put) else one.memory.tobytes(),
+                b"" if isinstance(one.call, Put) else one.came(),
             )
             for one in self.flights
         ]
@@ -392,23 +403,21 @@ class Wire(Fabric):
         if self.world.sessions[session].head not in (None, self.world.heads[self.client]):
             raise Behind
         put = Put(request)
-        self._begin(put, session, request.layer, ordinals, source, range(len(source)))
+        self._begin(put, session, request.layer, ordinals, list(source))
         return put
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
         fetch = Fetch(request)
         fetch.ends[:] = 0
-        rows = request.rows.tolist()
-        self._begin(fetch, request.session, request.layer, request.ordinals, request.target, rows)
+        rows = [request.row(at) for at in request.rows.tolist()]
+        self._begin(fetch, request.session, request.layer, request.ordinals, rows)
         return fetch
 
-    def _begin(
-        self, call: Any, session: int, layer: int, ordinals: Any, memory: U8, rows: Any
-    ) -> None:
+    def _begin(self, call: Any, session: int, layer: int, ordinals: Any, rows: list[U8]) -> None:
         self.world.answer(self.start)
         order = list(range(len(ordinals)))
         self.world.flights.append(
-            Flight(self.client, call, session, layer, ordinals.tolist(), memory, list(rows), order)
+            Flight(self.client, call, session, layer, ordinals.tolist(), rows, order)
         )
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:

@@ -80,7 +80,7 @@ def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> N
             for client, one in world.movers.items()
             if one._closing or one._deleting or one._leases.expired()
         }
-        actors = [("one_block", at) for at in range(sum(bool(one.left) for one in world.flights))]
+        actors = [("one_block", at) for at in range(len(world.blocks()))]
         actors += [("turn", client) for client in sorted(waiting | leaving)] + world.faults()
         what, number = actors[world.choose(len(actors))]
         world.left[what] -= 1

@@ -49,6 +49,9 @@ struct ofs_fetch {
 	uint8_t *target;
 	const uint32_t *target_index;
 	uint64_t target_stride_bytes;
+	/* NULL, or of whole blocks: rows from target_rows on are here, row target_rows first. */
+	uint8_t *spare;
+	uint32_t target_rows;
 	uint64_t timeout_ns;
 	/* out */
 	uint8_t *ends;       /* [demand_count] enum ofs_end, 255 unknown (failed) */

@@ -63,6 +63,29 @@ test_all_hits_do_not_stall(void)
 	tear_down();
 }
 
+/* Rows from the fourth on lie apart, of hits and of what is waited for. */
+static void
+test_rows_apart(void)
+{
+	uint8_t *spare = calloc(12, PAYLOAD);
+	struct support_fetch *fetch;
+
+	set_up();
+	support_stage(&dpu, 5);
+	fetch = support_fetch_new(&dpu, 16, all);
+	fetch->fetch.spare = spare;
+	fetch->fetch.target_rows = 4;
+	memset(fetch->target, 0xee, 17 * PAYLOAD);
+	served(fetch, 0);
+	for (size_t i = 4 * PAYLOAD; i < 17 * PAYLOAD; i++)
+		assert(fetch->target[i] == 0xee);
+	memcpy(fetch->target + 4 * PAYLOAD, spare, 12 * PAYLOAD);
+	assert(support_fetch_check(fetch) == 16);
+	support_fetch_free(fetch);
+	free(spare);
+	tear_down();
+}
+
 /* 64 demands over a STEP that carries 16: four STEPs, selected and scores counted once. */
 static void
 test_more_than_a_step_carries(void)
@@ -315,6 +338,7 @@ main(void)
 {
 	test_hits_and_misses();
 	test_all_hits_do_not_stall();
+	test_rows_apart();
 	test_more_than_a_step_carries();
 	test_no_demands();
 	test_hints_wait_for_nothing();

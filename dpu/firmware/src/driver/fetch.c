@@ -27,7 +27,7 @@ check_fetch(const struct ofs_driver *driver, const struct ofs_fetch *fetch)
 	}
 	if (fetch->granules == NULL)
 		return 0;
-	if (fabric->region.granule_count < 2 || fetch->granule_first == NULL
+	if (fetch->spare != NULL || fabric->region.granule_count < 2 || fetch->granule_first == NULL
 		|| fetch->checksums == NULL)
 		return -EINVAL;
 	for (uint32_t i = 0; i < fetch->demand_count; i++)

@@ -47,6 +47,8 @@ fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t 
 static void
 prepare_read(const struct ofs_fetch *fetch, uint32_t demand, struct ofs_block_read *read)
 {
+	uint32_t row;
+
 	read->demand = demand;
 	read->key = fetch->keys[demand];
 	read->granules = 0;
@@ -58,8 +60,13 @@ prepare_read(const struct ofs_fetch *fetch, uint32_t demand, struct ofs_block_re
 		read->target = fetch->target;
 		return;
 	}
-	read->target =
-		fetch->target + (uint64_t)fetch->target_index[demand] * fetch->target_stride_bytes;
+	row = fetch->target_index[demand];
+	read->target = fetch->target;
+	if (fetch->spare != NULL && row >= fetch->target_rows) {
+		read->target = fetch->spare;
+		row -= fetch->target_rows;
+	}
+	read->target += (uint64_t)row * fetch->target_stride_bytes;
 }
 
 static void

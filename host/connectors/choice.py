@@ -16,8 +16,8 @@ from offstage.bindings.tradeoffs import fetch_s, prefill_s
 
 __all__ = ["Choice", "Decision", "Line"]
 
-FORGET = 0.97  # of what was known, at each new sample
-TRY_EVERY = 32  # decisions against fetching, after which one fetches to see whether it still is so
+FORGET = 0.9  # of what was known, at each new sample
+TRY_EVERY = 8  # decisions against fetching, after which one fetches to see whether it still is so
 SAMPLES_MIN = 3
 KEPT = 4096
 
@@ -32,8 +32,13 @@ class Line:
     def learn(self, amount: float, seconds: float) -> None:
         """One sample."""
         self.count += 1
+        self.age()
         for i, new in enumerate((1.0, amount, seconds, amount * amount, amount * seconds)):
-            self._sums[i] = self._sums[i] * FORGET + new
+            self._sums[i] += new
+
+    def age(self) -> None:
+        """What is known counts less beside the next sample."""
+        self._sums = [one * FORGET for one in self._sums]
 
     @property
     def known(self) -> bool:
@@ -58,6 +63,8 @@ class Decision:
 
     tokens: int
     fetched: bool
+    apart: bool = False
+    """It would be loaded apart from the steps of others."""
     fetch_s: float = 0.0
     compute_s: float = 0.0
     took_s: float = -1.0
@@ -76,29 +83,38 @@ class Choice:
         self.decisions: deque[Decision] = deque(maxlen=KEPT)
         self._against = 0
 
-    def decide(self, tokens: int, queued_tokens: float = 0.0) -> Decision:
+    def decide(self, tokens: int, queued_tokens: float = 0.0, *, apart: bool = False) -> Decision:
         """`queued_tokens`: tokens of the fetches queued before this one."""
-        one = Decision(tokens, True)
+        one = Decision(tokens, True, apart)
         self.decisions.append(one)
         if tokens and self.compute.known and self.fetch.known and self.compute.fit[1] > 0:
-            one.fetch_s, one.compute_s = self._both(tokens, queued_tokens)
+            one.fetch_s, one.compute_s = self._both(one, queued_tokens)
             one.fetched = one.fetch_s <= one.compute_s or self._against >= TRY_EVERY
             self._against = 0 if one.fetched else self._against + 1
+            if not one.fetched:  # no sample will say whether it still is so
+                self.fetch.age()
         return one
 
     def ended(self, one: Decision, took_s: float) -> None:
         """Record how long the choice took."""
-        one.took_s = took_s
+        one.took_s = took_s + (self._step_s if one.fetched and one.apart else 0.0)
         if self.compute.known and self.fetch.known:
-            fetch, compute = self._both(one.tokens, 0.0)
-            one.regret_s = max(0.0, took_s - (compute if one.fetched else fetch))
+            fetch, compute = self._both(one, 0.0)
+            one.regret_s = max(0.0, one.took_s - (compute if one.fetched else fetch))
 
-    def _both(self, tokens: int, queued_tokens: float) -> tuple[float, float]:
+    @property
+    def _step_s(self) -> float:
+        """A step's fixed time: a load apart ends beside a step, and its request joins the next."""
+        return self.compute.fit[0] if self.compute.known else 0.0
+
+    def _both(self, one: Decision, queued_tokens: float) -> tuple[float, float]:
         """Seconds of fetching and of computing. Computed tokens join a step that runs anyway, so
         the step's fixed time is not counted."""
+        tokens = one.tokens
         start, per_byte = self.fetch.fit
         rate = 1.0 / per_byte if per_byte else float("inf")
         _, per_token = self.compute.fit
         speed = 1.0 / per_token if per_token else float("inf")
+        start += self._step_s if one.apart else 0.0
         queued = queued_tokens / tokens
         return (fetch_s(tokens, self._token_bytes, rate, start, queued), prefill_s(tokens, speed))

@@ -20,7 +20,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, Stream
-from offstage.host.connectors.vllm.loads import LOAD_BYTES, Apart, Load
+from offstage.host.connectors.vllm.loads import LOAD_BYTES, Apart, Load, parts_of
 from offstage.host.connectors.vllm.plans import shards
 from offstage.host.connectors.vllm.steps import Report, Step
 
@@ -65,7 +65,7 @@ class Copies:
         self._apart: Apart | None = None
         self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
         self._over: set[str] = set()  # requests whose loads apart have ended
-        self._landed: list[tuple[str, int, float]] = []
+        self._landed: list[tuple[str, int, float, float]] = []
         self._bad: set[int] = set()  # until the scheduler has taken note
         self._saving: set[bytes] = set()
         self._stored: deque[bytes] = deque()
@@ -86,7 +86,7 @@ class Copies:
             found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
         if self._client is not None:
-            self._apart = Apart(self._client, self._cuts)
+            self._apart = Apart(self._client, self._size)
 
     def begin(self) -> None:
         """A step begins and is timed from here. Its loads start before the model runs; if there are
@@ -102,7 +102,7 @@ class Copies:
         for request, loads, patience_s in step.apart:
             blocks = [block for _, block in loads]
             if self._apart is None or not step.holds():
-                self._end_apart(request, set(blocks), len(blocks), 0.0)
+                self._end_apart(request, set(blocks), 0, 0.0, 0.0)
             else:
                 keys = self._names([key for key, _ in loads])
                 self._apart.add(request, keys, blocks, patience_s)
@@ -118,7 +118,7 @@ class Copies:
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
             self._load = Load(
-                self._client, keys, [block for _, block in loads], self._cuts, until_s
+                self._client, keys, [block for _, block in loads], parts_of(self._cuts), until_s
             )
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
@@ -127,19 +127,21 @@ class Copies:
 
     def landed(self) -> set[str]:
         """After a step: requests whose asynchronous loads have ended and are in vLLM's memory."""
-        for request, load, took_s in self._apart.ended() if self._apart else []:
+        for request, load, *seconds in self._apart.ended() if self._apart else []:
             for layer in range(len(self._layers)):
                 self._copy_in(load, layer)
-            self._end_apart(request, load.lost(), len(load.blocks), took_s)
+            self._end_apart(request, load.lost(), len(load.blocks), *seconds)
             if load.late:
                 self.counts["load_late_blocks"] += len(load.blocks)
         over, self._over = self._over, set()
         return over
 
-    def _end_apart(self, request: str, lost: set[int], count: int, took_s: float) -> None:
+    def _end_apart(
+        self, request: str, lost: set[int], count: int, took_s: float, alone_s: float
+    ) -> None:
         self._apart_failed |= lost
         self.counts["load_failed_blocks"] += len(lost)
-        self._landed.append((request, count * self._size, took_s))
+        self._landed.append((request, count * self._size, took_s, alone_s))
         if took_s >= 0:
             self._over.add(request)
 
@@ -157,7 +159,7 @@ class Copies:
     def _copy_in(self, load: Load, layer: int) -> None:
         import torch
 
-        rows = load.rows(layer)
+        rows = load.rows(self._cuts[layer])
         if rows:
             blocks = torch.tensor([load.blocks[row] for row in rows])
             memory = load.memory if len(rows) == len(load.blocks) else load.memory[rows]

@@ -1,6 +1,7 @@
 """Loads of vLLM's connector: objects in flight into vLLM's blocks, and their deadlines."""
 
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from threading import Condition
@@ -9,9 +10,20 @@ import numpy as np
 
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 
-__all__ = ["LOAD_BYTES", "Apart", "Load"]
+__all__ = ["LOAD_BYTES", "Apart", "Load", "parts_of"]
 
 LOAD_BYTES = 256 << 20  # limit in flight; more is read in pieces of this size
+PART_BYTES = 64 << 10  # of an object, at least: a smaller part takes longer to ask for than to copy
+
+
+def parts_of(cuts: Sequence[int]) -> list[int]:
+    """Where the parts of an object end that a step waits for one by one, in bytes: after layers, of
+    which each ends at one of `cuts`, and so that each part but the last has PART_BYTES."""
+    ends = list[int]()
+    for cut in cuts[:-1]:
+        if cut - (ends[-1] if ends else 0) >= PART_BYTES:
+            ends.append(cut)
+    return [*ends, cuts[-1]]
 
 
 class Load:
@@ -25,18 +37,21 @@ class Load:
         client: ObjectClient,
         keys: list[bytes],
         blocks: list[int],
-        cuts: list[int],
+        ends: list[int],
         until_s: float,
     ) -> None:
+        """`ends`: of the parts of an object that are waited for one by one, in bytes."""
         self.blocks, self._until_s, self.late = blocks, until_s, False
-        self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
+        self.ended_s: float | None = None
+        self.memory = np.empty((len(keys), ends[-1]), np.uint8)
+        self._ends = ends
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
         self._done: list[bool] | None = None
         client.get(
             keys,
             list(self.memory),
-            cuts=cuts,
+            cuts=ends,
             landed=self._landed,
             tell=self._ended,
             within_s=until_s - time.monotonic(),
@@ -49,12 +64,13 @@ class Load:
 
     def _ended(self, completion: Completion) -> None:
         with self._there:
-            self._done = completion.done
+            self._done, self.ended_s = completion.done, time.monotonic()
             self.late |= State.LATE in completion.states
             self._there.notify()
 
-    def rows(self, part: int) -> list[int]:
-        """Wait for a part: the objects that have it."""
+    def rows(self, end: int) -> list[int]:
+        """Wait for the first `end` bytes: the objects that have them."""
+        part = bisect_left(self._ends, end)
         with self._there:
             if not self._wait(lambda: len(self._lost) > part):
                 return []
@@ -86,13 +102,14 @@ class Apart:
     request when its load has ended. Until then the request keeps its blocks, whatever happens to
     it. Owned by the worker's thread."""
 
-    def __init__(self, client: ObjectClient, cuts: list[int]) -> None:
-        """`cuts`: where each layer of an object ends, in bytes."""
-        self._client, self._cuts, self._size = client, cuts, cuts[-1]
+    def __init__(self, client: ObjectClient, size: int) -> None:
+        """`size`: bytes of an object. Nobody waits for a part of one: it is read in one call."""
+        self._client, self._size = client, size
         self._waiting: deque[tuple[str, Sequence[bytes], Sequence[int], float]] = deque()
         self._flying: list[tuple[str, Load]] = []
         self._pieces = Counter[str]()
         self._begun_s: dict[str, float] = {}
+        self._free_s = 0.0  # when the last load that has ended did
 
     def add(
         self, request: str, keys: Sequence[bytes], blocks: Sequence[int], patience_s: float
@@ -109,17 +126,23 @@ class Apart:
         self._waiting.extend(pieces)
         self._go_on()
 
-    def ended(self) -> list[tuple[str, Load, float]]:
+    def ended(self) -> list[tuple[str, Load, float, float]]:
         """Pieces that have ended since the last call, whole or late. With the last of a request
-        comes how long it took (seconds), with others -1."""
+        comes how long it took and how long of this no load before it was in flight, in seconds;
+        with others -1. A load's time ends with its last block, not with the step that runs then."""
         over = [one for one in self._flying if one[1].is_over()]
         self._flying = [one for one in self._flying if one not in over]
         found = []
         for request, load in over:
             self._pieces[request] -= 1
             whole = self._pieces[request] == 0
-            took_s = time.monotonic() - self._begun_s.pop(request) if whole else -1.0
-            found.append((request, load, took_s))
+            took_s = alone_s = -1.0
+            if whole:
+                begun_s, ended_s = self._begun_s.pop(request), load.ended_s or time.monotonic()
+                took_s = max(0.0, ended_s - begun_s)
+                alone_s = max(0.0, ended_s - max(begun_s, self._free_s))
+                self._free_s = max(self._free_s, ended_s)
+            found.append((request, load, took_s, alone_s))
         self._go_on()
         return found
 
@@ -131,5 +154,5 @@ class Apart:
             if self._flying and flying > LOAD_BYTES:
                 return
             self._waiting.popleft()
-            load = Load(self._client, list(keys), list(blocks), self._cuts, until_s)
+            load = Load(self._client, list(keys), list(blocks), [self._size], until_s)
             self._flying.append((request, load))

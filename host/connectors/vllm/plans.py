@@ -87,6 +87,7 @@ class _Landing:
     workers: int
     loaded_bytes: int = 0
     took_s: float = 0.0
+    alone_s: float = 0.0
 
 
 @dataclass
@@ -249,12 +250,12 @@ class Plans:
         one.first = computed // self._block_tokens
         one.asked = request.num_tokens - computed
         tokens = max(0, min(one.found, last) * self._block_tokens - computed)
+        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
         if tokens and (one.decision is None or one.decision.tokens != tokens):
             waiting = len(self._step.loads) * self._block_tokens
             waiting += sum(other.decision.tokens for other in self._landing.values())
-            one.decision = self.choice.decide(tokens, waiting)
+            one.decision = self.choice.decide(tokens, waiting, apart=one.apart)
             one.decision.fetched |= not self._choose
-        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
         return tokens if one.decision is not None and one.decision.fetched else 0
 
     def is_apart(self, request: Any) -> bool:
@@ -350,8 +351,8 @@ class Plans:
             self.choice.compute.learn(report.tokens, computed_s)
         if report.loaded_bytes:
             self.choice.fetch.learn(report.loaded_bytes, report.waited_s)
-        for request_id, loaded_bytes, took_s in report.landed:
-            self._learn_landed(request_id, loaded_bytes, took_s)
+        for landed in report.landed:
+            self._learn_landed(*landed)
         ended = self._deciding.pop(report.number, [])
         fetched = sum(one.tokens for one in ended if one.fetched)
         for one in ended:
@@ -369,16 +370,19 @@ class Plans:
                 if self._parts[key] == self._ranks:
                     self._events.append(saved)
 
-    def _learn_landed(self, request_id: str, loaded_bytes: int, took_s: float) -> None:
+    def _learn_landed(
+        self, request_id: str, loaded_bytes: int, took_s: float, alone_s: float
+    ) -> None:
         one = self._landing.get(request_id)
         if one is None:
             return
         one.loaded_bytes += loaded_bytes
-        one.took_s = max(one.took_s, took_s)
+        one.took_s, one.alone_s = max(one.took_s, took_s), max(one.alone_s, alone_s)
         one.workers -= took_s >= 0
         if one.workers == 0:
             del self._landing[request_id]
-            self.choice.fetch.learn(one.loaded_bytes, one.took_s)
+            if one.loaded_bytes:
+                self.choice.fetch.learn(one.loaded_bytes, one.alone_s)
             self.choice.ended(one.decision, one.took_s)
             self.counts["regret_seconds"] += one.decision.regret_s  # type: ignore[assignment]
 

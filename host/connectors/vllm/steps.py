@@ -44,8 +44,9 @@ class Report:
     took_s: float = 0.0
     stored: list[bytes] = field(default_factory=list)
     """Blocks of which this worker's part is stored; of all workers, once for each of them."""
-    landed: list[tuple[str, int, float]] = field(default_factory=list)
-    """Of loads apart: the request, bytes, and with its last ones the seconds of all (else -1)."""
+    landed: list[tuple[str, int, float, float]] = field(default_factory=list)
+    """Of loads apart: the request, bytes, and with its last ones (else -1) the seconds of all, and
+    those in which no load before it was in flight."""
 
     def aggregate(self, other: "Report") -> "Report":
         """Merge the reports of two workers, which wait for each other in every layer."""

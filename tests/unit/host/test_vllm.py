@@ -350,11 +350,12 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
     [(name, pairs, patience_s)] = step.apart
     assert (name, [block for _, block in pairs], patience_s) == ("r", [4, 5, 6], 60.0)
     assert plans.counts["matched_tokens"] == 24
-    first = Report(step.number, 0, landed=[("r", 100, -1.0), ("r", 200, 2.0)])
+    first = Report(step.number, 0, landed=[("r", 100, -1.0, -1.0), ("r", 200, 2.0, 1.5)])
     plans.learn(first)
     assert plans.choice.fetch.count == 0 and plans.choice.decisions[-1].took_s == -1.0
-    plans.learn(Report(step.number + 1, 0, landed=[("r", 300, 1.0), ("gone", 1, 1.0)]))
+    plans.learn(Report(step.number + 1, 0, landed=[("r", 300, 1.0, 1.0), ("gone", 1, 1.0, 1.0)]))
     assert plans.choice.fetch.count == 1 and plans.choice.decisions[-1].took_s == 2.0
+    assert plans.choice.fetch.fit == (0.0, 1.5 / 600), "the wait for other loads is not its cost"
 
 
 def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:

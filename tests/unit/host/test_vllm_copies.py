@@ -290,8 +290,8 @@ def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPa
         come()
     one_step(worker, Step())
     assert worker.landed() == {"r"} and worker.failed() == ({1, 5} if late else {5})
-    [(name, size, took_s)] = worker.report(Step()).landed
-    assert (name, size) == ("r", 56) and took_s >= 0.0
+    [(name, size, took_s, alone_s)] = worker.report(Step()).landed
+    assert (name, size) == ("r", 56) and took_s >= alone_s >= 0.0
     assert worker.counts["load_late_blocks"] == (2 if late else 0) and worker.landed() == set()
     come()
     one_step(worker, Step())

@@ -129,7 +129,7 @@ class Foretold:
         reads, hits = self._reads.reads, self._reads.hits
         demands, reference = max(self._reads.demands, 1.0), max(float(reads[0]), 1.0)
         return [
-            CurveRow(level, float(hit) / demands, float(read) / reference)
+            CurveRow(level, float(hit / demands), float(read / reference))
             for level, hit, read in zip(LEVELS, hits[1:-1], reads[1:-1], strict=True)
         ]
 
@@ -219,7 +219,7 @@ def _ends(ends: tuple[float, ...], select_blocks: int) -> NDArray[np.int64]:
 
 def _banded(values: Scores, ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """The band of each block by the rank of its value; of equal values the first is better."""
-    falling = ~values if values.dtype == np.uint16 else -values
+    falling = np.subtract(np.uint16(0xFFFF), values) if values.dtype == np.uint16 else -values
     order = np.argsort(falling, axis=1, kind="stable")
     by_rank = np.searchsorted(ends, np.arange(values.shape[1]), side="right")
     bands = np.empty(values.shape, np.int64)

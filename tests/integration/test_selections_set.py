@@ -43,12 +43,12 @@ PAGE = (PACKAGE.parents[1] / "cmx-128k.md").read_text(encoding="utf-8")
 
 
 def rows_of_card(text: str) -> list[str]:
-    """What the card's table says of a text."""
+    """What the card's tables say of a text: four policies; what is within a budget, if judged."""
     return re.findall(rf"^\| {text} \|.*", CARD, re.MULTILINE)
 
 
 def test_the_card_has_every_text_and_the_set_is_small() -> None:
-    assert TEXTS and all(len(rows_of_card(text)) == 4 for text in TEXTS)
+    assert TEXTS and all(len(rows_of_card(text)) == 4 + text.startswith("judge-") for text in TEXTS)
     assert sum(path.stat().st_size for path in LOADER.FILES.values()) < SIZE_MAX
 
 
@@ -111,7 +111,7 @@ def test_a_reduced_score_selects_what_the_full_one_does(
 def test_a_text_has_the_figures_of_the_card(tmp_path: Path) -> None:
     """Without a pool; the rest is below."""
     found = FIGURES.rows(TEXTS[0], FIGURES.points(LOADER.FILES[TEXTS[0]], tmp_path, (0.0,)))
-    cells = [row.rstrip(" |").split(" | ") for row in rows_of_card(TEXTS[0])]
+    cells = [row.rstrip(" |").split(" | ") for row in rows_of_card(TEXTS[0])[:4]]
     assert [row.rstrip(" |").split(" | ") for row in found] == [row[:4] for row in cells]
 
 
@@ -119,9 +119,17 @@ def test_a_text_has_the_figures_of_the_card(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_figure_of_the_card(tmp_path: Path, text: str) -> None:
     found = FIGURES.points(LOADER.FILES[text], tmp_path)
-    assert FIGURES.rows(text, found) == rows_of_card(text)
+    assert FIGURES.rows(text, found) == rows_of_card(text)[:4]
     if text in LONG:
         assert [row for row in FIGURES.long_rows(text, found) if row not in PAGE] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", [text for text in TEXTS if text.startswith("judge-") and text not in LONG]
+)
+def test_the_figures_within_a_budget_are_those_of_the_card(tmp_path: Path, text: str) -> None:
+    assert rows_of_card(text)[-1] == FIGURES.budgeted(LOADER.FILES[text], tmp_path)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-"""The table of README.md, by the laboratory: `python figures.py OUT`. Last it prints the means over
-the texts at 8K, as docs/cmx-128k.md has them, for k of 32 and of 16, and its table of those at 32K.
+"""The tables of README.md, by the laboratory: `python figures.py OUT`. Between them it prints the
+means over the texts at 8K, as docs/cmx-128k.md has them, for k of 32 and of 16, and its table of
+those at 32K.
 
 `python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
 how much the reduced ones differ. Needs Offstage, and no model.
@@ -111,6 +112,18 @@ def means(out: Path, k: int) -> list[str]:
     return lines
 
 
+def budgeted(text: Path, out: Path) -> str:
+    """A row of `lookahead-measured` with its own budget at 4k: for k of 32 and of 16, without a
+    pool and behind one of k."""
+    policy, cells = [{"use": "lookahead-measured"}], []
+    for k in (32, 16):
+        more = {"selection__k_blocks": k, "tier__buffer_over_k": [4.0], "policy": policy}
+        found = points(text, out / f"{text.stem}-{k}-budget", **more)
+        own = [one for one in found if one.info.policy == "lookahead-measured"]
+        cells += [cell(one) for one in sorted(own, key=lambda one: one.info.hbm_pool_over_k)]
+    return f"| {text.stem} | " + " | ".join(cells) + " |"
+
+
 def _mean(texts: list[tuple[float, float]]) -> str:
     hits, reads = zip(*texts, strict=True)
     half = T_OF_EIGHT * statistics.stdev(hits) / len(hits) ** 0.5
@@ -139,6 +152,9 @@ def main() -> None:
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
     print("\n".join(["at 32K", *long]))
+    for path in sorted(DATA.glob("judge-*.parquet")):
+        if not path.stem.endswith(LONG):
+            print(budgeted(path, out))
 
 
 if __name__ == "__main__":

@@ -382,8 +382,8 @@ class TextRun:
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
             guesses_unused=guessed["unused"],
-            traffic=share(
-                read // self.control.geometry.payload_size_bytes, foretold.reference_reads
+            traffic=float(
+                share(read // self.control.geometry.payload_size_bytes, foretold.reference_reads)
             ),
             worth=foretold.worth,
             curve=foretold.curve() if guesses else [],

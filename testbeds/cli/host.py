@@ -169,17 +169,10 @@ def run(
     """
     refuse_both_paces(time_per_token, decode_cost)
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
-    given = _given(device, kernel, steps, time_per_token, selector)
+    given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
     if model is None:
-        if context_tokens is not None:
-            given["context_tokens"] = _one_length(context_tokens)
-        given |= {
-            "trace": trace,
-            "time_unit": time_unit,
-            "seed": seed,
-            "sessions": sessions,
-            "granule_tokens": granule_tokens,
-        }
+        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions}
+        given["granule_tokens"] = granule_tokens
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     run_model(
         link,
@@ -188,7 +181,6 @@ def run(
         model=model,
         text=text,
         select_blocks=select_blocks,
-        context_tokens=context_tokens,
         pool_ratio=pool_ratio,
         dtype=dtype.value,
         kv_dtype=kv_dtype,
@@ -233,6 +225,7 @@ def _given(
     device: str,
     kernel: Kernel | None,
     steps: int | None,
+    context_tokens: str | None,
     time_per_token: str | None,
     selector: str,
 ) -> dict[str, str | float | Path | None]:
@@ -240,7 +233,7 @@ def _given(
     defaults."""
     from offstage.bindings.units import parse_time
 
-    sizes = {"steps": steps, "kernel": kernel and kernel.value}
+    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
     given: dict[str, str | float | Path | None] = {
         name: one for name, one in sizes.items() if one is not None
     }
@@ -278,6 +271,8 @@ def _run_drawn(
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
 
+    if "context_tokens" in given:
+        given["context_tokens"] = _one_length(given["context_tokens"])
     options = DriveOptions(geometry=geometry_of(geometry), **given)
     if decode_cost is not None:
         options = options.at_measured_pace(decode_cost)

@@ -89,7 +89,6 @@ def run_model(
     model: Path,
     text: Path | None,
     select_blocks: str,
-    context_tokens: str | None,
     **given: Any,
 ) -> None:
     """Decode and print; writes model.json to `out` if it is given."""
@@ -103,6 +102,7 @@ def run_model(
 
     if text is None:
         raise BadInput("no text for the model", "host run --model", "name a file with --text")
+    lengths = parse_lengths(given.pop("context_tokens")) if "context_tokens" in given else ()
     selectors, kinds = (_words(given.pop(name)) for name in ("selector", "kv_dtype"))
     options = ModelOptions(
         model=model_folder(model),
@@ -110,10 +110,10 @@ def run_model(
         selections=parse_selections(select_blocks),
         selectors=selectors,
         kv_dtypes=kinds,
-        context_tokens=() if context_tokens is None else parse_lengths(context_tokens),
+        context_tokens=lengths,
         **given,
     )
-    holds = len(kinds) * max(1, len(options.context_tokens))
+    holds = len(kinds) * max(1, len(lengths))
     passes = holds * len(options.selections) * len(selectors)
     with shown(2 + (options.max_kl is not None) + holds + 2 * passes) as progress:
         summary = run(options, link, progress)

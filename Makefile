@@ -67,6 +67,9 @@ bench: build ## storage, fabric, decision core and chip engine, each beside its 
 	$(BIN)/offstage bench core $(ARGS)
 	$(BIN)/offstage bench asic $(ARGS)
 
+synth: build ## area and clock of the Verilog: make synth LIB="cells.lib ..." (needs yosys, berkeley-abc)
+	$(BIN)/offstage asic synth $(LIB) $(ARGS)
+
 build: system $(VENV)/.stamp-base
 	@$(BIN)/python setup.py -q build_ext --inplace
 
@@ -127,4 +130,4 @@ clean: ## remove builds and caches (not $(VENV))
 	$(MAKE) -C testbeds/lab/analysis clean
 	$(MAKE) -C asic_model/engine clean
 
-.PHONY: help demo test dev check format c-test mutants mutants-python site bench build system clean
+.PHONY: help demo test dev check format c-test mutants mutants-python site bench synth build system clean

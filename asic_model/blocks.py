@@ -21,6 +21,7 @@ __all__ = [
     "Disk",
     "Dma",
     "FrontEnd",
+    "Logic",
     "Memory",
     "Metadata",
     "Number",
@@ -30,9 +31,10 @@ __all__ = [
     "Tag",
 ]
 
-Tag = Literal["measured", "cited", "derived", "vendor", "guess"]
+Tag = Literal["measured", "synthesized", "cited", "derived", "vendor", "guess"]
 TAGS: dict[str, str] = {
     "measured": "timed or computed by a tool on a machine of ours",
+    "synthesized": "what our Verilog came to in a cell library, at most",
     "cited": "read in the named source",
     "derived": "computed from cited or measured numbers",
     "vendor": "a vendor's claim without independent confirmation",
@@ -43,11 +45,12 @@ DIMENSIONS: dict[str, dict[str, float]] = {
     "time": {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12},
     "size": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
     "rate": {"B/s": 1, "MB/s": 10**6, "GB/s": 10**9, "TB/s": 10**12},
+    "frequency": {"Hz": 1, "MHz": 10**6, "GHz": 10**9},
     "count": {"1": 1},
     "share": {"1": 1},
 }
 """The units allowed for each dimension, and each unit in base units: ps, bytes, bytes per second,
-or a plain count."""
+Hz, or a plain count."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +178,12 @@ class Qos(Block, frozen=True, kw_only=True):
     session_rounds: Annotated[Number, _count("quanta that a session may send in a round")]
 
 
+class Logic(Block, frozen=True, kw_only=True):
+    """The clock of the chip's own logic, which the cycles of its pipelines are counted in."""
+
+    clock: Annotated[Number, _of("frequency", "of the logic on the die", 1)]
+
+
 class Memory(Block, frozen=True, kw_only=True):
     """A memory of one kind: HBM, DDR, or memory behind CXL. `device`: its standard in the DRAM
     table, which gives the spread of its latency; empty: a constant latency."""
@@ -236,6 +245,7 @@ BLOCKS: dict[str, type[Block]] = {
     "dedup": Dedup,
     "scheduler": Scheduler,
     "qos": Qos,
+    "logic": Logic,
     "cores": Cores,
     "hbm": Memory,
     "ddr": Memory,

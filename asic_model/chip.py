@@ -62,11 +62,11 @@ def network(
         assert preset.cores is not None
         return Network((*units, *software.reactors(preset.cores)), _dpu_routes(preset, piece_bytes))
     assert preset.dma and preset.codec and preset.metadata and preset.dedup
-    assert preset.scheduler and preset.qos
+    assert preset.scheduler and preset.qos and preset.logic
     units += [
         *arbiter(preset.qos, weights),
         *scheduler_pipeline(preset.scheduler),
-        *metadata_table(preset.metadata),
+        *metadata_table(preset.metadata, preset.logic),
         *dma_engines(preset.dma),
         *codec_lanes(preset.codec),
         *hash_pipelines(preset.dedup, preset.memory(preset.spill)),

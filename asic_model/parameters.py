@@ -35,6 +35,7 @@ from offstage.asic_model.blocks import (
     Disk,
     Dma,
     FrontEnd,
+    Logic,
     Memory,
     Metadata,
     Number,
@@ -44,6 +45,7 @@ from offstage.asic_model.blocks import (
     Tag,
 )
 from offstage.asic_model.codec.measured import block_ratio
+from offstage.asic_model.hardware import synthesis
 from offstage.asic_model.tables.numbers import finite, read_number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
@@ -61,7 +63,7 @@ ORDER = (
 
 MEMORIES = ("hbm", "ddr", "cxl")
 NEEDED = {
-    "asic": ("front_end", "dma", "codec", "metadata", "dedup", "scheduler", "qos", "nvme"),
+    "asic": ("front_end", "dma", "codec", "metadata", "dedup", "scheduler", "qos", "logic", "nvme"),
     "dpu": ("front_end", "cores", "nvme"),
 }
 HEAD: dict[str, type[str] | type[int]] = {
@@ -97,6 +99,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     dedup: Dedup | None = None
     scheduler: Scheduler | None = None
     qos: Qos | None = None
+    logic: Logic | None = None
     cores: Cores | None = None
     hbm: Memory | None = None
     ddr: Memory | None = None
@@ -389,7 +392,23 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
             "[dma] piece",
             "cut smaller",
         )
-    own = ("dma", "codec", "metadata", "dedup", "scheduler", "qos")  # of a chip, and of no DPU
+    if preset.logic is not None and preset.node_nm:
+        clock, closed_ghz = preset.logic.clock, synthesis().clock_ghz
+        yield (
+            clock.tag != "guess" and clock.base > closed_ghz * 1e9,
+            f"{clock.value:g} {clock.unit}, where synthesis closed {closed_ghz:.2f} GHz at most",
+            "[logic] clock",
+            "lower it, or tag it as the guess that it is",
+        )
+    own = (
+        "dma",
+        "codec",
+        "metadata",
+        "dedup",
+        "scheduler",
+        "qos",
+        "logic",
+    )  # of a chip, and of no DPU
     for block in {"asic": ("cores",), "dpu": own}[preset.kind]:
         yield (
             getattr(preset, block) is not None,

@@ -10,11 +10,14 @@
 //
 //
 //   cycle  0  the handshake at a port; with nothing waiting, the lookup begins
-//          1  key * G                 \
-//          2  (x ^ x >> 30) * C1       |  SplitMix64's finalizer (Steele, Lea, Flood 2014)
-//          3  (x ^ x >> 27) * C2      /   low bits of x ^ x >> 31 are the set; the SRAM is read
-//          4  keys compared, the new row written
-//          5  the answer is out, or queued behind earlier answers
+//       1, 2  key * G                 \
+//       3, 4  (x ^ x >> 30) * C1       |  SplitMix64's finalizer (Steele, Lea, Flood 2014)
+//       5, 6  (x ^ x >> 27) * C2      /   low bits of x ^ x >> 31 are the set
+//          7  the SRAM is read
+//          8  keys compared, the new row written
+//          9  the answer is out, or queued behind earlier answers
+//
+// A multiplication takes two cycles: rows of one bit each to two (times_constant.v), then their sum.
 //
 // A row holds for each way: rank of its last use (0: the last one), valid, key. Ranks are stored as
 // their difference (xor) from the order of the ways, so that a row of zeros is an empty set whose
@@ -24,7 +27,7 @@ module metadata_lookup #(
     parameter WAY_BITS = 2,
     parameter ID_BITS = 32,
     parameter QUEUE_BITS = 3,   // 2^QUEUE_BITS keys may wait
-    parameter CREDIT_BITS = 3   // 2^CREDIT_BITS lookups may be begun and not taken
+    parameter CREDIT_BITS = 4   // 2^CREDIT_BITS lookups may be begun and not taken
 ) (
     input  wire               clk,
     input  wire               rst,
@@ -100,77 +103,99 @@ module metadata_lookup #(
         end
     end
 
-    // ---- cycles 1 to 3: which set -----------------------------------------------------------
-    reg               valid_1, valid_2, valid_3, valid_4;
-    reg [ID_BITS-1:0] id_1, id_2, id_3, id_4;
-    reg [63:0]        key_1, key_2, key_3, key_4;
-    reg [63:0]        hash_1, hash_2, hash_3;
-    wire [SET_BITS-1:0] set_3 = hash_3[SET_BITS-1:0] ^ hash_3[31 +: SET_BITS];
-    reg [SET_BITS-1:0]  set_4;
+    // ---- cycles 1 to 7: which set ---------------------------------------------------------------
+    localparam READ = 7;         // the cycle in which the SRAM is read; keys are compared in the next
+    reg               valid [1:READ+1];
+    reg [ID_BITS-1:0] ids   [1:READ+1];
+    reg [63:0]        keys  [1:READ+1];
+    reg [63:0]        hash_1, sum_2, carry_2, hash_3, sum_4, carry_4, hash_5, sum_6, carry_6;
+    // verilator lint_off UNUSEDSIGNAL
+    reg [63:0]        hash_7;    // of which the set is some bits
+    // verilator lint_on UNUSEDSIGNAL
+    wire [63:0]       sum_1, carry_1, sum_3, carry_3, sum_5, carry_5;
+    wire [SET_BITS-1:0] set_7 = hash_7[SET_BITS-1:0] ^ hash_7[31 +: SET_BITS];
+    reg [SET_BITS-1:0]  set_8;
+    integer stage;
+
+    times_constant #(.CONSTANT(G)) by_g (.key(hash_1), .sum(sum_1), .carry(carry_1));
+    times_constant #(.CONSTANT(C1)) by_c1 (
+        .key(hash_3 ^ (hash_3 >> 30)), .sum(sum_3), .carry(carry_3));
+    times_constant #(.CONSTANT(C2)) by_c2 (
+        .key(hash_5 ^ (hash_5 >> 27)), .sum(sum_5), .carry(carry_5));
 
     always @(posedge clk) begin
-        {id_1, id_2, id_3, id_4}     <= {id, id_1, id_2, id_3};
-        {key_1, key_2, key_3, key_4} <= {key, key_1, key_2, key_3};
-        hash_1 <= key * G;
-        hash_2 <= (hash_1 ^ (hash_1 >> 30)) * C1;
-        hash_3 <= (hash_2 ^ (hash_2 >> 27)) * C2;
-        set_4  <= set_3;
-        {valid_1, valid_2, valid_3, valid_4} <= rst ? 4'b0 : {begins, valid_1, valid_2, valid_3};
+        hash_1 <= key;
+        {sum_2, carry_2} <= {sum_1, carry_1};
+        hash_3 <= sum_2 + carry_2;
+        {sum_4, carry_4} <= {sum_3, carry_3};
+        hash_5 <= sum_4 + carry_4;
+        {sum_6, carry_6} <= {sum_5, carry_5};
+        hash_7 <= sum_6 + carry_6;
+        set_8  <= set_7;
+        for (stage = 1; stage <= READ + 1; stage = stage + 1) begin
+            valid[stage] <= !rst && (stage == 1 ? begins : valid[stage > 1 ? stage - 1 : 1]);
+            ids[stage]   <= stage == 1 ? id : ids[stage > 1 ? stage - 1 : 1];
+            keys[stage]  <= stage == 1 ? key : keys[stage > 1 ? stage - 1 : 1];
+        end
     end
+    wire               valid_8 = valid[READ+1];
+    wire [ID_BITS-1:0] id_8    = ids[READ+1];
+    wire [63:0]        key_8   = keys[READ+1];
 
-    // ---- cycles 3 and 4: the row is read, compared, written back ----------------------------
+    // ---- cycles 7 and 8: the row is read, compared, written back ----------------------------
+    (* ram_style = "block" *)
     reg [ROW-1:0] rows [0:SETS-1];
     reg [ROW-1:0] row_read;      // from the SRAM: before a write of the same cycle
     reg [ROW-1:0] row_made;      // by the lookup before
     reg           made_forwards; // and that lookup used the same set
-    wire [ROW-1:0] row_4 = made_forwards ? row_made : row_read;
+    wire [ROW-1:0] row_8 = made_forwards ? row_made : row_read;
     reg  [ROW-1:0] row_next;
-    reg            hit_4, evicts_4;
+    reg            hit_8, evicts_8;
     reg [WAY_BITS-1:0] used_rank; // old rank of the way used now
     integer way;
 
     always @* begin : compare
         reg [WAY_BITS-1:0] rank, order;
-        hit_4     = 0;
-        evicts_4  = 0;
+        hit_8     = 0;
+        evicts_8  = 0;
         used_rank = {WAY_BITS{1'b1}};
         for (way = 0; way < WAYS; way = way + 1) begin
             order = ~way[WAY_BITS-1:0];
-            rank  = row_4[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
-            if (row_4[way*WAY_WIDTH+64] && row_4[way*WAY_WIDTH +: 64] == key_4) begin
-                hit_4     = 1;
+            rank  = row_8[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
+            if (row_8[way*WAY_WIDTH+64] && row_8[way*WAY_WIDTH +: 64] == key_8) begin
+                hit_8     = 1;
                 used_rank = rank;
             end
             if (rank == {WAY_BITS{1'b1}})
-                evicts_4 = row_4[way*WAY_WIDTH+64];
+                evicts_8 = row_8[way*WAY_WIDTH+64];
         end
-        evicts_4 = evicts_4 && !hit_4;
-        row_next = row_4;
+        evicts_8 = evicts_8 && !hit_8;
+        row_next = row_8;
         for (way = 0; way < WAYS; way = way + 1) begin
             order = ~way[WAY_BITS-1:0];
-            rank  = row_4[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
+            rank  = row_8[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
             if (rank == used_rank)
-                row_next[way*WAY_WIDTH +: WAY_WIDTH] = {order, 1'b1, key_4};
+                row_next[way*WAY_WIDTH +: WAY_WIDTH] = {order, 1'b1, key_8};
             else if (rank < used_rank)
                 row_next[way*WAY_WIDTH+65 +: WAY_BITS] = (rank + 1'b1) ^ order;
         end
     end
 
     always @(posedge clk) begin
-        row_read      <= rows[set_3];
+        row_read      <= rows[set_7];
         row_made      <= row_next;
-        made_forwards <= valid_4 && set_3 == set_4;
+        made_forwards <= valid_8 && set_7 == set_8;
         if (!running)
             rows[swept[SET_BITS-1:0]] <= 0;
-        else if (valid_4)
-            rows[set_4] <= row_next;
+        else if (valid_8)
+            rows[set_8] <= row_next;
         if (rst)
             swept <= 0;
         else if (!running)
             swept <= swept + 1'b1;
     end
 
-    // ---- cycle 5 and later: the queue of answers ---------------------------------------------
+    // ---- cycle 9 and later: the queue of answers ---------------------------------------------
     reg [ID_BITS+1:0]     answers [0:CREDITS-1];
     reg [CREDIT_BITS-1:0] answer_head;
     reg [CREDIT_BITS:0]   answer_count;
@@ -180,14 +205,14 @@ module metadata_lookup #(
     assign {out_hit, out_evicts, out_id} = answers[answer_head];
 
     always @(posedge clk) begin
-        if (valid_4)
-            answers[answer_tail] <= {hit_4, evicts_4, id_4};
+        if (valid_8)
+            answers[answer_tail] <= {hit_8, evicts_8, id_8};
         if (rst) begin
             answer_head  <= 0;
             answer_count <= 0;
         end else begin
             answer_head  <= answer_head + {{(CREDIT_BITS-1){1'b0}}, taken};
-            answer_count <= answer_count + {{CREDIT_BITS{1'b0}}, valid_4}
+            answer_count <= answer_count + {{CREDIT_BITS{1'b0}}, valid_8}
                 - {{CREDIT_BITS{1'b0}}, taken};
         end
     end

@@ -156,6 +156,7 @@ module qos_arbiter #(
             wire [63:0] rate_t  = rate[t*64 +: 64];
             wire [63:0] burst_t = burst[t*64 +: 64];
             // The first entry in the current round; if there is none, the first.
+            integer i, j;
             reg  [DEPTH_BITS-1:0] chosen;
             reg                   in_round;
             wire [COST_BITS-1:0] cost = cells[chosen][COST_AT +: COST_BITS];
@@ -187,7 +188,6 @@ module qos_arbiter #(
             // the new entry, or as soon: up to some cell all are.
             reg [ENTRY-1:0] moved [0:DEPTH-1];
             reg [DEPTH-1:0] sooner;
-            integer i, j;
 
             always @* begin
                 for (i = 0; i < DEPTH; i = i + 1) begin
@@ -218,4 +218,45 @@ module qos_arbiter #(
             end
         end
     endgenerate
+
+`ifdef FORMAL
+    // Without rounds and limits, turns of 3 bytes and costs of 1 to 3: see test_formal.py.
+    localparam PASSED_MAX = 5 * (TENANTS - 1);
+    reg started = 0;
+    wire [TENANTS-1:0] outs;
+    wire granted = take && take_valid;
+    genvar f;
+    generate
+        for (f = 0; f < TENANTS; f = f + 1) begin : promise
+            reg [DEPTH_BITS:0] inside = 0;  // accepted and not granted
+            reg [7:0]          passed = 0;  // grants to others since it waits
+            wire comes = accepted && put_tenant == f;
+            wire goes  = granted && take_tenant == f;
+            assign outs[f] = tenant[f].out;
+            always @(posedge clk) begin
+                inside <= rst ? 0 : inside + comes - goes;
+                passed <= rst || inside == 0 || goes ? 0 : passed + granted;
+            end
+            always @*
+                if (started) begin
+                    assert (inside == tenant[f].count);
+                    assert (inside <= DEPTH);
+                    assert (!goes || inside != 0);            // no grant without a request
+                    assert (passed <= PASSED_MAX);            // none starves
+                end
+        end
+    endgenerate
+
+    always @(posedge clk)
+        started <= 1;
+    always @* begin
+        assume (rst == !started);
+        assume (turn_bytes == {TENANTS{32'd3}} && rate == 0 && session_quantum == 0);
+        assume (put_cost != 0 && put_cost <= 3);
+        if (started) begin
+            assert ((outs & (outs - 1'b1)) == 0);             // at most one grant a cycle
+            assert (granted == (outs != 0));
+        end
+    end
+`endif
 endmodule

@@ -6,7 +6,8 @@ entry, with its own key, for each `heads_per_entry` of its `heads`. All heads in
 today's directory, makes a block's key without a head; at 1 each head is found and evicted
 separately.
 
-Pipeline: hash, read one set of a bank, compare the ways, answer; one key after the other.
+Pipeline: hash, read one set of a bank, compare the ways, answer; one key after the other. Its
+cycles beside the SRAM's access are those of `rtl/metadata_lookup.v`.
 Initiation interval: the SRAM's cycle over the banks, as hashed keys spread over them evenly, per
 entry.
 State: `sram` bytes of entries in sets of `ways`, evicted least recently used. The SRAM is only a
@@ -24,7 +25,8 @@ lie in lines of an entry's size. *Hashes* of written blocks: a new block's is ne
 write looks into the spill memory and takes an entry, whatever the SRAM's size.
 """
 
-from offstage.asic_model.blocks import Memory, Metadata
+from offstage.asic_model.blocks import Logic, Memory, Metadata
+from offstage.asic_model.hardware import BLOCKS
 from offstage.asic_model.units.cost import per_byte_ps
 from offstage.bindings.network import Stage, Unit
 
@@ -35,6 +37,7 @@ __all__ = [
     "keys_of_block",
     "look_up",
     "metadata_table",
+    "pipeline_ps",
     "set_count",
     "update",
 ]
@@ -64,11 +67,17 @@ def update(table: Metadata) -> Stage:
     )
 
 
-def metadata_table(table: Metadata) -> tuple[Unit, ...]:
+def pipeline_ps(logic: Logic) -> int:
+    """What the pipeline adds to the SRAM's own latency, which stands for one of its cycles."""
+    return round((BLOCKS["metadata_lookup"].cycles - 1) * 1e12 / logic.clock.base)
+
+
+def metadata_table(table: Metadata, logic: Logic) -> tuple[Unit, ...]:
     """The table on the die: lookups and updates."""
     interval_ps = round(table.cycle.base / table.banks.base)
+    latency_ps = table.latency.whole + pipeline_ps(logic)
     return (
-        Unit("metadata_update", item_ps=interval_ps, latency_ps=table.latency.whole),
+        Unit("metadata_update", item_ps=interval_ps, latency_ps=latency_ps),
         Unit(
             "metadata",
             kind="tags",
@@ -77,7 +86,7 @@ def metadata_table(table: Metadata) -> tuple[Unit, ...]:
             queue_max=table.queue.whole,
             fixed_ps=interval_ps,
             item_ps=interval_ps,
-            latency_ps=table.latency.whole,
+            latency_ps=latency_ps,
         ),
     )
 

@@ -111,6 +111,49 @@ def commands(form: FormatOption = Format.text) -> None:
 
 
 @asic.command()
+def synth(
+    libraries: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[LIB]...", help="liberty files of standard cells; none: the table"),
+    ] = None,
+    blocks: Annotated[
+        list[str] | None, typer.Option("--block", help="only this block; may be repeated")
+    ] = None,
+    node_nm: Annotated[int, typer.Option("--node-nm", help="the process of the cells")] = 7,
+    write: Annotated[
+        bool, typer.Option("--write", help="keep the rows in the table that presets are held to")
+    ] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Show what synthesis made of the chip's Verilog; with a cell library, run it: area, flops,
+    clock."""
+    import sys
+
+    from offstage.asic_model.hardware import BLOCKS, synthesis
+    from offstage.asic_model.synth import synthesize, write_table
+    from offstage.bindings.settings import check_known
+
+    for block in blocks or ():
+        check_known(block, BLOCKS, "offstage asic synth", "block")
+    found = synthesis()
+    if libraries:
+        found = synthesize(
+            libraries, node_nm, blocks or BLOCKS, lambda text: print(text, file=sys.stderr)
+        )
+        if write:
+            write_table(found)
+    rows = [
+        {**msgspec.to_builtins(row), "clock_ghz": round(row.clock_ghz, 2)}
+        for row in found.rows
+        if not blocks or row.block in blocks
+    ]
+    names = ("block", "size", "area_um2", "flops", "path_ps", "clock_ghz")
+    table = Table.named(names, [[row[name] for name in names] for row in rows], left=2)
+    head = {"library": found.library, "node_nm": found.node_nm, "program": found.program}
+    emit({**head, "rows": rows}, form, table)
+
+
+@asic.command()
 def run(
     log: Annotated[
         Path, typer.Argument(metavar="RUN", help="a recorded run's folder, or its decisions.log")

@@ -302,6 +302,24 @@ def chip_commands() -> str:
     return table(rows()[0], (row.values() for row in rows()))
 
 
+def synthesized() -> str:
+    """What synthesis made of each block of the chip in Verilog."""
+    from offstage.asic_model.hardware import synthesis
+
+    rows = (
+        [
+            f"`{row.block}`",
+            f"`{row.size}`" if row.size else "",
+            f"{row.area_um2:,.0f}",
+            f"{row.flops:,}",
+            f"{row.path_ps:.0f}",
+            f"{row.clock_ghz:.2f}",
+        ]
+        for row in synthesis().rows
+    )
+    return table(("block", "size", "µm²", "flops", "longest path, ps", "GHz at most"), rows)
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("index.md", "pages"): index,
     ("reference/asic.md", "commands"): chip_commands,
@@ -310,6 +328,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("reference/lab-results.md", "figures"): lab_figures,
     ("reference/metrics.md", "metrics"): metrics,
     ("reference/protocol.md", "calls"): calls,
+    ("reference/rtl.md", "synthesis"): synthesized,
     ("reference/summary-json.md", "figures"): demo_figures,
 }
 

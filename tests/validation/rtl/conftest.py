@@ -58,14 +58,15 @@ def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simul
             patch.syspath_prepend(str(HERE))
             runner = get_runner("verilator")
             # The runner would rebuild any existing build, and a build takes half a minute.
-            source, program = RTL / f"{top}.v", built / top
-            if not program.is_file() or program.stat().st_mtime < source.stat().st_mtime:
+            program = built / top
+            newest = max(source.stat().st_mtime for source in RTL.glob("*.v"))
+            if not program.is_file() or program.stat().st_mtime < newest:
                 runner.build(
-                    sources=[source],
+                    sources=[RTL / f"{top}.v"],
                     hdl_toplevel=top,
                     parameters=parameters,
                     build_dir=built,
-                    build_args=["-Wall", "-O3"],
+                    build_args=["-Wall", "-O3", "-y", str(RTL)],
                     log_file=folder / "build.log",
                 )
             runner.test(

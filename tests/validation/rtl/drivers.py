@@ -168,3 +168,39 @@ async def drive_codec_lane(dut: Any) -> None:
         cycle += 1
         assert cycle < CYCLES_MAX
     save({"begun": begun, "ended": ended, "bad": bad, "values": found})
+
+
+@cocotb.test()
+async def drive_channel_queue(dut: Any) -> None:
+    """Apply requests at their cycles; the receiver takes each as it arrives, a flight after its
+    service, and its credit is back a flight later."""
+    stimulus = load()
+    requests, flight = stimulus["requests"], stimulus["flight"]
+    entered, begun = [0] * len(requests), [0] * len(requests)
+    returns: deque[int] = deque()
+    await start(dut, in_valid=0, credit_back=0)
+    cycle = next_in = count = 0
+    while count < len(requests):
+        offers = next_in < len(requests) and requests[next_in]["cycle"] <= cycle
+        dut.in_valid.value = int(offers)
+        if offers:
+            dut.in_tag.value = next_in
+            dut.in_urgent.value = requests[next_in]["urgent"]
+            dut.in_cycles.value = requests[next_in]["cycles"]
+        back = bool(returns) and returns[0] <= cycle
+        dut.credit_back.value = int(back)
+        if back:
+            returns.popleft()
+        await FallingEdge(dut.clk)
+        if offers and int(dut.in_ready.value):
+            entered[next_in] = cycle
+            next_in += 1
+        if int(dut.begins.value):
+            number = int(dut.begins_tag.value)
+            begun[number] = cycle
+            returns.append(cycle + requests[number]["cycles"] + 2 * flight)
+            count += 1
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"entered": entered, "begun": begun})

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from offstage.asic_model.hardware import BLOCKS
 from offstage.bindings.chip import Chip, Limits, Network, Stage, Unit, make_requests
 
 CYCLE_PS = 1_000
-CYCLES = 5  # from the handshake at a port to the answer; see metadata_lookup.v
 LOOKUPS = 12_000
-SIZES = {"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 3}
+CYCLES, SIZES = BLOCKS["metadata_lookup"].cycles, BLOCKS["metadata_lookup"].tested
 SINK_ROOM = 2
 
 

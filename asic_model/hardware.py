@@ -1,0 +1,91 @@
+"""The chip's blocks in Verilog: sizes, cycles, and what synthesis made of them.
+
+Model: `BLOCKS` is the one place that says how large each file of `rtl/` is built, how many cycles
+an answer takes and how many lie between two. The tests of the RTL hold these cycles to the Verilog
+and to the engine's units; `synth.py` reads the sizes and writes `tables/synth.toml`, which presets
+are checked against: a clock that no synthesis has closed is not `synthesized`.
+
+What can fail: `BadInput` for a table that is damaged.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from offstage.bindings.settings import read_toml
+
+__all__ = ["BLOCKS", "RTL", "TABLE", "Rtl", "Synthesis", "synthesis"]
+
+RTL = Path(__file__).resolve().parent / "rtl"
+TABLE = Path(__file__).resolve().parent / "tables/synth.toml"
+
+
+@dataclass(frozen=True)
+class Rtl:
+    """One block. `cycles`: from the handshake to the answer; `interval`: between two handshakes.
+    `tested`: the parameters of the tests; `larger`: those beside it in the table of synthesis."""
+
+    cycles: int
+    interval: int = 1
+    tested: dict[str, int] = field(default_factory=dict)
+    larger: dict[str, int] = field(default_factory=dict)
+
+
+BLOCKS: dict[str, Rtl] = {
+    "metadata_lookup": Rtl(
+        cycles=9,
+        tested={"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 4},
+        larger={"SET_BITS": 16, "WAY_BITS": 3, "QUEUE_BITS": 5, "CREDIT_BITS": 4},
+    ),
+    # Its clock is a third of the chip's: a decision is one of its cycles.
+    "qos_arbiter": Rtl(
+        cycles=3,
+        interval=3,
+        tested={"TENANT_BITS": 2, "DEPTH_BITS": 3, "SESSION_BITS": 4, "COST_BITS": 16},
+        larger={"TENANT_BITS": 2, "DEPTH_BITS": 5, "SESSION_BITS": 5, "COST_BITS": 17},
+    ),
+    "codec_lane": Rtl(cycles=7),
+    "channel_queue": Rtl(
+        cycles=0,
+        tested={"QUEUE_BITS": 3, "CREDITS": 12, "CREDIT_BITS": 4, "CYCLES_BITS": 8},
+        larger={"QUEUE_BITS": 6, "CREDITS": 256, "CREDIT_BITS": 9, "CYCLES_BITS": 16},
+    ),
+}
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A block at one size. `path_ps`: the longest path between flops, without wires and without
+    the flops' own delay, so that the clock it allows is an upper bound."""
+
+    block: str
+    size: str
+    area_um2: float
+    flops: int
+    path_ps: float
+
+    @property
+    def clock_ghz(self) -> float:
+        """The highest clock, at most."""
+        return 1000 / self.path_ps
+
+
+class Synthesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """synth.toml: the cell library by its own name, its node, the program, and the rows."""
+
+    library: str
+    node_nm: int
+    program: str
+    rows: list[Row]
+
+    @property
+    def clock_ghz(self) -> float:
+        """The highest clock at which every block closes, at most, each in its interval."""
+        return min(BLOCKS[row.block].interval * row.clock_ghz for row in self.rows)
+
+
+@lru_cache(maxsize=1)
+def synthesis() -> Synthesis:
+    """The table that `make synth` wrote last."""
+    return msgspec.convert(read_toml(TABLE, "run make synth"), Synthesis)

@@ -12,12 +12,12 @@ line has, from the same code: a run from here has the same parts and the same by
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
+import offstage
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
 from offstage.testbeds.lab.results.paired import FIGURES, Difference, difference, pairs, sides_of
@@ -224,7 +224,7 @@ class Comparison:
         """Page, CSV, LaTeX, JSON, and each figure as SVG, PDF and PNG; their paths by name."""
         from offstage.testbeds.report.lab.differences_page import write_differences
 
-        return write_differences(self.rows, Path(folder), version("offstage"))
+        return write_differences(self.rows, Path(folder), offstage.__version__)
 
     def __str__(self) -> str:
         from offstage.testbeds.report.lab.differences import differences_sentence

@@ -1,12 +1,12 @@
 """`offstage report`: makes a page again, writes its figures as files, or compares two runs."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+import offstage
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
@@ -116,7 +116,7 @@ def _compared(
         for row in difference(one, other, figures)
     ]
     rows.sort(key=lambda row: figures.index(row.figure))
-    paths = {} if out is None else write_differences(rows, out, version("offstage"))
+    paths = {} if out is None else write_differences(rows, out, offstage.__version__)
     sentence = differences_sentence(rows)
     lines = ["", sentence, "", *map(str, paths.values())]
     document = {

@@ -188,7 +188,7 @@ def get(arch: Arch, progress: Progress) -> Image:
 def _pins() -> list[str]:
     """Offstage's dependencies pinned to this machine's versions, so that a guest has the same."""
     names = []
-    for requirement in importlib.metadata.requires("offstage") or ():
+    for requirement in importlib.metadata.requires("offstage-kv") or ():
         name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
         if "extra ==" not in requirement and name not in NOT_IN_A_GUEST:
             names.append(name)

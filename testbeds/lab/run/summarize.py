@@ -9,12 +9,12 @@ import hashlib
 import shlex
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import offstage
 from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
@@ -224,7 +224,7 @@ def manifest(experiment: Experiment) -> Manifest:
     costs = {variant.spec.tier.decode_cost for variant in experiment.variants} - {""}
     return Manifest(
         command=shlex.join(["offstage", *sys.argv[1:]]),
-        version=version("offstage"),
+        version=offstage.__version__,
         commit=_commit(),
         code_sha256=experiment.code,
         spec_sha256=digest(experiment.path),

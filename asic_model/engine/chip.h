@@ -12,8 +12,8 @@
  * Kinds: a server, or several with one queue; a link, whose credits return `latency_ps` after the
  * receiver took the transfer; a pipe, which begins one visit per `fixed_ps` and delivers in order;
  * banks, each with a queue and all with one bound; tags, a pipe with a set-associative store of
- * keys (evicts the least recently used; those of scores are other keys than those of blocks); a delay, which serves all visits concurrently; a drive,
- * whose times are those of nvme_model.h.
+ * keys (evicts the least recently used; those of scores are other keys than those of blocks); a
+ * delay, which serves all visits concurrently; a drive, whose times are those of nvme_model.h.
  *
  * Time is integer picoseconds, rounded to nearest. Events are ordered by (time, class, sequence),
  * so the hash of the event log is the same on every run and every machine. Draws are a function of

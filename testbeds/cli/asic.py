@@ -8,6 +8,7 @@ import typer
 
 from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput, Interrupted
+from offstage.testbeds.cli.asic_size import size
 from offstage.testbeds.cli.asic_validate import validate
 from offstage.testbeds.cli.common import (
     ClusterOption,
@@ -240,4 +241,5 @@ def sweep(
     emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))
 
 
+asic.command()(size)
 asic.command()(validate)

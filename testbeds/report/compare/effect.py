@@ -70,9 +70,13 @@ class Load:
         heads = max(one.kv_heads for one in shape.layers)
         return replace(trace, config=replace(trace.config, block_size_bytes=size), heads=heads)
 
+    def layers(self, trace: Trace) -> int:
+        """Layers of the model."""
+        return len(geometry(self.model).layers) if self.model else trace.config.layer_count
+
     def of(self, work: Work, trace: Trace) -> Work:
         """The work of one GPU's step under this load."""
-        layers = len(geometry(self.model).layers) / trace.config.layer_count if self.model else 1.0
+        layers = self.layers(trace) / trace.config.layer_count
         sessions = self.sessions / work.tokens if self.sessions else 1.0
         announced = [one for one in trace.session_ns.values() if one > 0]
         pace_s = self.pace_s or (max(announced) / 1e9 if announced else 0.0)
@@ -133,7 +137,7 @@ def figures_at(
         serve(drawn, gpus).tokens_per_s / max(serve(base, gpus).tokens_per_s, 1e-12)
         for drawn, base in spread
     ]
-    low, high = spread_of(factors)
+    low, high = spread_of([*factors, 1.0])  # the preset is one of its draws
     tokens = Range(
         at.tokens_per_s,
         min(at.tokens_per_s, low * serve(work.slower(error), gpus).tokens_per_s),

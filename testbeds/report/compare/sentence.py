@@ -14,6 +14,7 @@ from offstage.testbeds.report.page.page import Tile
 __all__ = ["BASELINES", "answer", "model_error", "tiles"]
 
 BASELINES = ("bluefield3", "bluefield4")
+MEGA = 1e6
 
 
 def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
@@ -35,7 +36,7 @@ def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
         text += f", {' and '.join(pieces)}: {_verdict(best, bases)}"
     rest = [_loaded([one for one in others if one.load is not None and one is not _own(columns)])]
     if few_draws:
-        rest.append(f"ranges cover {few_draws} draws")
+        rest.append(f"ranges cover {few_draws} draw{'s' * (few_draws != 1)}")
     rest.append(model_error(measured, others))
     return f"{text}; {'; '.join(rest)}."
 
@@ -56,7 +57,12 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
         return f"{name} {figure}" if other is not None else ""
 
     def told(value: Range | None, before: str = "") -> str:
-        return "–" if value is None else f"{before}{_plain(value.value)}"
+        if value is None:
+            return "–"
+        return f"{before}{_plain(value.value)}" if value.value < MEGA else mega(value.value)
+
+    def mega(value: float) -> str:
+        return f"{value / MEGA:,.3g} M"
 
     rows = (
         ("tokens/s", "tokens_per_s", ""),
@@ -133,12 +139,12 @@ def _loaded(devices: Sequence[Column]) -> str:
         most = max((load.busiest_share for load in found.values()), default=0.0)
         return f"this load reaches no device's knee: no unit is used more than {percent(most)}"
     pieces = [
-        f"{load.binds} of {name} is used {percent(load.busiest_share)}"
+        f"on {name} {load.binds} is used {percent(load.busiest_share)}"
         for name, load in bound.items()
     ]
     idle = [name for name in found if name not in bound]
     if idle:
-        pieces.append(f"nothing binds in {' and '.join(idle)}")
+        pieces.append(f"nothing binds on {' and '.join(idle)}")
     return ", ".join(pieces)
 
 

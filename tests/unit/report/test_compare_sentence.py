@@ -44,7 +44,9 @@ def test_nothing_binds_on_an_idle_device() -> None:
     text = answer(columns(Range(9, 8, 10), Range(9, 8, 10), busiest=0.001), "64 GPUs")
     assert "reaches no device's knee: no unit is used more than 0.1 %" in text
     assert "NVMe" not in text
-    assert "NVMe of asic_7nm" in answer(columns(Range(9, 8, 9), Range(9, 8, 9)), "64 GPUs")
+    assert "on asic_7nm NVMe is used 50.0 %" in answer(
+        columns(Range(9, 8, 9), Range(9, 8, 9)), "64 GPUs"
+    )
 
 
 def test_tiles_and_table_begin_with_the_effect() -> None:

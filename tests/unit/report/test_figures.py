@@ -113,7 +113,7 @@ def test_a_lab_run_and_a_comparison_have_theirs(lab: SimpleNamespace, tmp_path: 
     found = comparison()
     write_text(tmp_path / "compare.json", as_json(found))
     again = names_of(figures_of_file(tmp_path / "compare.json"))
-    assert again == names_of(figures_of_comparison(found)) and len(again) == 7
+    assert again == names_of(figures_of_comparison(found)) and len(again) == 8
 
 
 def test_an_engines_file_has_its_own_and_another_is_refused(

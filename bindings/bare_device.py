@@ -18,6 +18,7 @@ from offstage.bindings.figures import TenantStatus, read_struct
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.keys import block_keys
 from offstage.bindings.ledger import Ledger
+from offstage.bindings.moments import MOMENT
 from offstage.bindings.stages import StageTimes, device_stages, switch_device
 
 __all__ = ["BareConfig", "BareDevice", "BareSession"]
@@ -48,6 +49,7 @@ class BareConfig:
     put_slot_count: int = 8
     spin_ns: int = 50_000
     stage_timers: bool = True
+    moments: int = 0
     seed: int = 1
     granule_count: int = 0
     """Parts of a block that a fetch may name; 0: whole blocks."""
@@ -139,6 +141,12 @@ class BareDevice:
         keys = [bytes(ffi.buffer(ffi.addressof(infos[i], "key"))) for i in range(chunk_count)]
         return BareSession(int(session[0]), block_keys(keys, self.config.layer_count))
 
+    def moments(self, most: int) -> NDArray[np.void]:
+        """Take at most so many moments of reads, commands and turns, rows of MOMENT."""
+        rows = np.zeros(most, MOMENT)
+        target = ffi.cast("struct ofs_moment *", rows.ctypes.data)
+        return rows[: check_rc(lib.ofs_device_moments_take(self.handle, target, most), "moments")]
+
     def time_stages(self, on: bool) -> None:
         """Stage timers of the reactor on or off, from now on."""
         switch_device(self.handle, on)
@@ -218,4 +226,5 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     filled.port_sim.late_per_million = config.port_late_per_million
     filled.port_sim.nonsense_per_million = config.port_nonsense_per_million
     filled.sim_clock, filled.cpu, filled.stage_timers = simulated, -1, config.stage_timers
+    filled.moment_max = config.moments
     return filled

@@ -26,6 +26,7 @@ from offstage.bindings.figures import (
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant
 from offstage.bindings.ledger import Ledger
+from offstage.bindings.moments import MOMENT
 from offstage.bindings.stages import StageTimes, StepTimes, device_stages, step_times
 
 __all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
@@ -34,6 +35,7 @@ ERROR_SIZE = 1024
 MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
 FOR_EVER = 2**64 - 1
 RECORDS_MAX = 65_536  # taken from the ring in one call
+MOMENTS_MAX = 16_384  # likewise
 LOG_BYTES_MAX = 262_144  # most bytes that the firmware returns in one call
 
 
@@ -87,6 +89,7 @@ class FirmwareDevice:
         check_rc(lib.ofs_device_start(self._device), "starting the reactor's thread")
         self.boot_id = self.status().boot_id
         self._records = np.zeros(RECORDS_MAX, RECORD)
+        self._moments = np.zeros(MOMENTS_MAX, MOMENT)
         self._log = bytearray(LOG_BYTES_MAX)
 
     @property
@@ -325,6 +328,12 @@ class FirmwareDevice:
         target = ffi.cast("struct ofs_ledger_record *", self._records.ctypes.data)
         rc = lib.ofs_device_records(self._device, target, RECORDS_MAX)
         return self._records[: check_rc(rc, "taking ledger records")].copy()
+
+    def moments(self) -> NDArray[np.void]:
+        """Take at most MOMENTS_MAX moments of reads, commands and turns; a copy of dtype MOMENT."""
+        target = ffi.cast("struct ofs_moment *", self._moments.ctypes.data)
+        rc = lib.ofs_device_moments_take(self._device, target, MOMENTS_MAX)
+        return self._moments[: check_rc(rc, "taking moments")].copy()
 
     def log(self) -> bytes:
         """Take at most LOG_BYTES_MAX bytes of the decision log, whole records."""

@@ -341,10 +341,11 @@ class Driver(Fabric):
         """How long the stages that the host sees took; see `bindings.stages`."""
         return driver_stages(self._driver)
 
-    def time_stages(self, on: bool, *, all: bool = False) -> None:
+    def time_stages(self, on: bool, *, all: bool = False) -> bool:
         """Stage timers on or off, from now on; also the stamps that the reactor uses. `all`:
         everything is timed, and not one in 31."""
         lib.ofs_driver_stages_set(self._driver, 2 if on and all else int(on))
+        return True
 
     def stats(self) -> dict[str, int]:
         """`struct ofs_driver_stats` by field name; those of lost connections count too."""

@@ -281,6 +281,11 @@ class Fabric(ABC):
         is timed."""
         return {}
 
+    def time_stages(self, on: bool, *, all: bool = False) -> bool:
+        """Stage timers of this end on or off. `all`: of everything, not of one in 31. Returns
+        whether it has timers; here it has none."""
+        return False
+
     def close(self) -> None:
         """Let go of everything; closing twice does nothing. Before the control connection ends.
         Here: calls in flight are forgotten."""

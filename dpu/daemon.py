@@ -37,6 +37,7 @@ from offstage.dpu.process import say_ready
 from offstage.dpu.protocol.status import DeviceReport
 from offstage.dpu.sockets.control_socket import ControlSocket
 from offstage.dpu.sockets.door import shared
+from offstage.dpu.storage.alone import set_alone
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Hosts, TenantState
 from offstage.dpu.tenants.quotas import give
@@ -97,6 +98,8 @@ class Daemon:
             self._open_rdma()
         check_secrets(config, self.runtime_dir)
         self.device = with_archive(open_device, config, self._derived, self.runtime_dir, self.log)
+        if config.daemon.isolate:
+            set_alone(config.daemon.cpu)
         self.drain = Drain(self.device, config.daemon.drain_timeout_ns, self.log)
         self._closing.append(self._close_device)
         if self.device.warning():

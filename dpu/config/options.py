@@ -81,8 +81,13 @@ class Daemon(Settings, frozen=True):
         Time, within(0, 10**13, "the longest that SIGTERM waits for write-back")
     ] = 30_000_000_000
     record_dir: Annotated[str, about("write ledger records and decision log here; empty: off")] = ""
-    stage_timers: Annotated[bool, about("time the stages of one block in 31")] = True
+    stage_timers: Annotated[
+        bool, about("time the stages of one block in 31, of every one while recording")
+    ] = True
     cpu: Annotated[int, within(-1, 4095, "core the reactor is pinned to; -1: none")] = -1
+    isolate: Annotated[
+        bool, about("the reactor has its core to itself and goes before other work; needs root")
+    ] = False
     spin_ns: Annotated[
         Time, within(0, 10**18, "the reactor polls this long after its last work, then sleeps")
     ] = 50_000

@@ -1,8 +1,9 @@
 """The recorder: drains ledger records and decision log into files while the daemon runs.
 
 A run directory contains `ledger.bin` (records of RECORD back to back), `decisions.log` (the input
-of `offstage dpu replay`) and `record.json` (version, dtype, counts, losses, time spent in each
-stage of a block, the core's work). Both rings in the firmware are bounded: events that arrive
+of `offstage dpu replay`), `moments.bin` (when each read and command passed each station, rows of
+MOMENT) and `record.json` (version, dtype, counts, losses, time spent in each stage of a block, the
+core's work, how busy the machine was). All rings in the firmware are bounded: events that arrive
 faster than they are drained are lost, counted and reported. A log with a hole is not replayed, and
 an incomplete recording fails the run that made it.
 
@@ -29,6 +30,7 @@ from offstage.bindings.replay import Event, events
 from offstage.bindings.stages import Stages
 from offstage.dpu.log import Log
 from offstage.dpu.storage.device import Device
+from offstage.dpu.watch.busy import Busy
 
 __all__ = [
     "Lost",
@@ -41,7 +43,7 @@ __all__ = [
     "replay_log",
 ]
 
-FILES = ("ledger.bin", "decisions.log", "record.json")
+FILES = ("ledger.bin", "decisions.log", "record.json", "moments.bin")
 CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
 
 
@@ -82,6 +84,7 @@ class Recorder:
                 raise FileExistsError
             self._records: BinaryIO = paths[0].open("xb")
             self._decisions: BinaryIO = paths[1].open("xb")
+            self._moments: BinaryIO = paths[3].open("xb")
         except FileExistsError:
             raise BadInput(
                 "holds a recorded run", str(directory), "give --record a new directory"
@@ -92,6 +95,7 @@ class Recorder:
                 str(directory),
                 "give --record a directory of your own",
             ) from None
+        self._busy = Busy()
         self._write_manifest(closed=False)
 
     def drain(self) -> bool:
@@ -102,11 +106,13 @@ class Recorder:
                 if self.lost.write_errors:
                     return False
                 records, log = self._device.records(), self._device.log()
+                moments = self._device.moments()
+                self._moments.write(moments.tobytes())
                 self._records.write(records.tobytes())
                 self._decisions.write(log)
                 self._record_count += len(records)
                 self._log_bytes += len(log)
-                if not len(records) and not log:
+                if not len(records) and not log and not len(moments):
                     return True
         except OSError as error:
             self._refused(error)
@@ -136,7 +142,7 @@ class Recorder:
         """Drain once more, and write the manifest: counts, losses and costs."""
         self._drain_quiet()
         self.check_lost()
-        for file in (self._records, self._decisions):
+        for file in (self._records, self._decisions, self._moments):
             try:
                 file.close()
             except OSError as error:  # of what was still to be written
@@ -178,6 +184,7 @@ class Recorder:
             **self._about,
             "memory": msgspec.to_builtins(self._device.memory()),
             "stages": msgspec.to_builtins(self._stages()),
+            "machine": msgspec.to_builtins(self._busy.since()),
             "closed": closed,
         }
         path = self._directory / "record.json"

@@ -169,7 +169,7 @@ def result_of(
 
 
 def _of_timers(one: StageTimers) -> Row:
-    name = f"{one.blocks} x {format_size(one.block_bytes)} fetch, timers on"
+    name = f"{one.blocks} x {format_size(one.block_bytes)} fetch, {one.what} on"
     return Row(name, "ns", one.on_ns, one.off_ns, one.ratio, aimed(one.ratio, ">=", RATIO_MIN))
 
 

@@ -109,6 +109,12 @@ KernelOption = Annotated[
 KeepOption = Annotated[
     bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
 ]
+IsolateOption = Annotated[
+    bool,
+    typer.Option(
+        "--isolate", help="a core for the daemon's reactor alone, before other work; needs root"
+    ),
+]
 AheadOption = Annotated[
     bool,
     typer.Option(
@@ -156,6 +162,7 @@ def demo(
     kernel: KernelOption = Kernel.numpy,
     device: DeviceOption = "cpu",
     keep_store: KeepOption = False,
+    isolate: IsolateOption = False,
     layer_ahead: AheadOption = False,
     baseline: BaselineOption = None,
     model: DemoModelOption = None,
@@ -187,6 +194,7 @@ def demo(
         pool_ratio=pool,
         warm_up=warm_up,
         keep_store=keep_store,
+        isolate=isolate,
         kernel=kernel.value,
         device=device,
         time_per_token=time_per_token,

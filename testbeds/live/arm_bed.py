@@ -4,6 +4,7 @@ Each recovers the store and starts with a cold arena, so that all arms start ali
 decision log is replayed afterwards: a decision that a fresh core does not repeat fails the run.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.ledger import Ledger
+from offstage.dpu.storage.alone import spare_core
 from offstage.dpu.watch.recorder import forget, read_lost, replay_log
 from offstage.host.decode.record import AgentRecord
 from offstage.host.endpoint import Endpoint
@@ -52,11 +54,19 @@ class Attached:
 
 @dataclass
 class ArmBed:
-    """What the arms of a demo share. `prefilled`: what the prefill wrote, if known."""
+    """What the arms of a demo share. `isolate`: the daemon's reactor has a core to itself, and this
+    process keeps off it. `prefilled`: what the prefill wrote, if known."""
 
     bed: LocalBed
     sizes: DaemonSizes
+    isolate: bool = False
     prefilled: Written | None = None
+
+    def __post_init__(self) -> None:
+        self.core = -1
+        if self.isolate:
+            self.core = spare_core(-1, "--isolate")
+            os.sched_setaffinity(0, os.sched_getaffinity(0) - {self.core})
 
     def prefill(self, storage: Storage, write: Callable[[Attached], None]) -> None:
         """Let `write` put the contexts into the store."""
@@ -104,8 +114,11 @@ class ArmBed:
         if record_dir is not None:
             forget(record_dir)
         sections = self.bed.sections(self.sizes, storage.keys, arm.policy)
+        if self.isolate:
+            sections["daemon"] |= {"isolate": True, "cpu": self.core}
         with (
             serve(sections, self.bed.work, name=name, record=record_dir) as tier,
             (link := tier.at(name="demo-host")).attached() as (control, fabric),
         ):
+            fabric.time_stages(True, all=record_dir is not None)
             yield Attached(link, control, fabric)

@@ -67,6 +67,7 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     storages: tuple[str, ...] = ("measured", "emulated")
     nvme: str = "gen5-tlc"
     keep_store: bool = False
+    isolate: bool = False
     ahead: bool = False
     """Also run the fullest arm on each storage a layer ahead."""
     baselines: tuple[str, ...] = ()

@@ -56,6 +56,17 @@ ofs_machine_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The processor time of the calling thread, in machine time; 0 on the simulated side. */
+static inline uint64_t
+ofs_clock_cpu_ns(const struct ofs_clock *clock)
+{
+	struct timespec spent = {0};
+
+	if (clock->unix_ns != 0)
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
 /* CLOCK_BOOTTIME: as above, and it goes on while the machine is suspended. What a lease runs by. */
 static inline uint64_t
 ofs_machine_boot_ns(void)

@@ -64,6 +64,65 @@ struct ofs_device_config {
 	uint32_t sim_clock;      /* 1: simulated clock; drive with ofs_device_poll */
 	int32_t cpu;             /* pin the reactor to this core; -1 none */
 	uint32_t archive_places; /* blocks on their way to or from an archive; 0: there is none */
+	uint32_t moment_max;     /* ring of moments; 0: none are noted */
+};
+
+/*
+ * When a read, a command or a turn passed each of its stations. All of reads and commands are
+ * noted, without overlap: what begins at one station ends at the next. A device does not say when
+ * it was done with a read: that was between POLLED, when it had not been, and REAPED.
+ */
+enum ofs_moment_kind {
+	OFS_MOMENT_READ = 0,
+	OFS_MOMENT_COMMAND = 1,
+	OFS_MOMENT_TURN = 2,
+	OFS_MOMENT_WINDOW = 3
+};
+enum ofs_read_station {
+	OFS_READ_DECIDED = 0,
+	OFS_READ_SUBMITTED = 1, /* the storage has it */
+	OFS_READ_POLLED = 2,    /* the reactor last looked, and it had not ended; or SUBMITTED */
+	OFS_READ_REAPED = 3,    /* the reactor took its end from the storage */
+	OFS_READ_TAKEN = 4,     /* and came to it, behind others of the same look */
+	OFS_READ_PUBLISHED = 5, /* it is in the directory; 0: it is not */
+	OFS_READ_ANSWERED = 6   /* what waited for it is told */
+};
+enum ofs_command_station {
+	OFS_COMMAND_SENT = 0, /* by the host's clock; 0: the host did not say */
+	OFS_COMMAND_TAKEN = 1,
+	OFS_COMMAND_DECIDED = 2,
+	OFS_COMMAND_ANSWERED = 3 /* its last demand */
+};
+/* Of a turn: how long each phase took, by the clock. */
+enum ofs_phase {
+	OFS_PHASE_REAP = 0,     /* ends of the store: core, directory, answers */
+	OFS_PHASE_COMMANDS = 1, /* commands taken, decided, answered */
+	OFS_PHASE_ISSUE = 2,    /* reads and writes given to the storage, the core's tick */
+	OFS_PHASE_REST = 3
+};
+/*
+ * The processor's clock costs 30 times the other, so it is read once for a window: the turns noted
+ * since the window before, none of them across a sleep. In a window that took as long as its
+ * processor time the reactor was never off its processor: there the phases are processor time.
+ */
+#define OFS_WINDOW_TURNS 16
+enum ofs_window_station { OFS_WINDOW_TOOK = 0, OFS_WINDOW_CPU = 1, OFS_WINDOW_CPU_SO_FAR = 2 };
+
+struct ofs_moment {
+	uint32_t kind;  /* enum ofs_moment_kind */
+	uint32_t lost;  /* moments lost before this one: the ring was full */
+	uint32_t cause; /* of a read */
+	uint32_t tenant;
+	uint32_t session;
+	uint32_t layer;
+	uint32_t commands; /* of a turn; of a command 1; of a window its turns */
+	uint32_t demands;
+	uint32_t scores;
+	uint32_t begun; /* reads: of a turn, submitted; of a read, beside it when the storage got it; of
+					 * a command, demands that were not staged */
+	uint32_t ended; /* of a turn: reads that ended */
+	uint32_t puts;  /* of a turn: commands that write, which cost by their bytes */
+	uint64_t at_ns[7]; /* by station */
 };
 
 /* A tenant's share of the drive. */
@@ -316,6 +375,7 @@ int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_led
 int ofs_device_work(struct ofs_device *device, struct ofs_work *work);
 int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
 int ofs_device_log_take(struct ofs_device *device, void *bytes, int size_bytes);
+int ofs_device_moments_take(struct ofs_device *device, struct ofs_moment *moments, int max);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
 /*
  * Reads or writes `count` blocks of a tenant by store key, for an archive that keeps copies

@@ -386,10 +386,61 @@ test_stages(void)
 	world_close(&world, 0);
 }
 
+/* Every read and command leaves one moment, its stations in order; turns have their work; a ring
+ * that is full says how many it lost. */
+static void
+test_moments(void)
+{
+	static struct ofs_moment moments[512];
+	uint32_t kinds[4] = {0}, reads = 0, commands = 0, lost = 0;
+	int count;
+
+	world_config(&config);
+	config.moment_max = 512;
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 31);
+	world_put_all(&session, 0, 0);
+	assert(ofs_device_moments_take(world.device, moments, 512) > 0);
+	world_read(&session, 0, 8, 0);
+	count = ofs_device_moments_take(world.device, moments, 512);
+	for (int i = 0; i < count; i++) {
+		const struct ofs_moment *one = &moments[i];
+		int last = one->kind == OFS_MOMENT_READ ? OFS_READ_ANSWERED : OFS_COMMAND_ANSWERED;
+
+		kinds[one->kind]++;
+		lost += one->lost;
+		if (one->kind == OFS_MOMENT_WINDOW)
+			continue;
+		if (one->kind == OFS_MOMENT_TURN) {
+			assert(one->puts == 0);
+			reads += one->ended;
+			commands += one->commands;
+			continue;
+		}
+		for (int k = one->kind == OFS_MOMENT_READ ? 1 : 2; k <= last; k++)
+			assert(one->at_ns[k] >= one->at_ns[k - 1]);
+		if (one->kind == OFS_MOMENT_READ) /* the simulated drive needs its time to read */
+			assert(one->at_ns[OFS_READ_REAPED] - one->at_ns[OFS_READ_SUBMITTED]
+				> config.storage.nvme.read_ps / 1000);
+		else
+			assert(one->demands == 8 && one->begun == 8);
+	}
+	assert(kinds[OFS_MOMENT_READ] == 8 && kinds[OFS_MOMENT_COMMAND] == 1 && lost == 0);
+	assert(reads == 8 && commands == 1);
+	for (session.step = 1; session.step < 400; session.step++)
+		world_read(&session, 0, 8, 0);
+	assert(ofs_device_moments_take(world.device, moments, 512) == 512);
+	world_read(&session, 0, 8, 0);
+	assert(ofs_device_moments_take(world.device, moments, 512) > 0 && moments[0].lost > 0);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 int
 main(void)
 {
 	test_stages();
+	test_moments();
 	test_put_miss_hit();
 	test_late();
 	test_hint();

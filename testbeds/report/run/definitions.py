@@ -312,6 +312,13 @@ DEFINITIONS = (
         "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
     ),
     Definition(
+        "fetch_ms",
+        "fetches",
+        "Time of the fetches in ms by the host's clock, sorted: at most 1,000 evenly spaced "
+        "quantiles.",
+    ),
+    Definition("fetch_count", "fetches timed", "Number of fetches behind them."),
+    Definition(
         "stall_ms_by_token",
         "stall by token",
         "Stall of the tokens in ms, sorted: at most 1,000 evenly spaced quantiles.",

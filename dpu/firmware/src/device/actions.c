@@ -26,6 +26,8 @@ publish(struct ofs_device *device, const struct ofs_action *action)
 	struct ofs_key key;
 
 	assert(action->slot < device->tenants[action->tenant].slot_count);
+	if (ofs_moments_on(&device->moments))
+		device->reads.published_ns = ofs_device_now_ns(device);
 	if (action->held != 0) {
 		ofs_region_extend(region, action->slot, action->granules);
 		return;

@@ -111,6 +111,7 @@ go_on(struct ofs_device *device, uint32_t index)
 	pushed = report(device, waiter, 0);
 	assert(pushed == 0);
 	ofs_device_step_ended(device, waiter);
+	ofs_device_note_command(device, waiter);
 	ofs_device_drop_waiter(device, index);
 }
 
@@ -137,6 +138,7 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 		waiter->remaining--;
 		waiter->to_hand++;
 	}
+	waiter->waited = waiter->remaining;
 	go_on(device, index);
 }
 

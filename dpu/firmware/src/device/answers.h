@@ -24,9 +24,12 @@ struct ofs_waiter {
 	bool handing;            /* a modelled device is transferring blocks of it */
 	uint32_t to_hand;        /* blocks to transfer after those */
 	struct ofs_sqe sqe;
-	uint64_t taken_ns;  /* of a timed step: when the reactor took it, */
-	uint64_t issued_ns; /* when the storage got the last of its reads that landed (0: none), */
-	uint64_t ended_ns;  /* and when that read ended */
+	uint64_t begun_ns;   /* when the core got it, */
+	uint64_t decided_ns; /* and had decided (only where moments are noted) */
+	uint32_t waited;     /* demands that were not staged */
+	uint64_t taken_ns;   /* of a timed step: when the reactor took it, */
+	uint64_t issued_ns;  /* when the storage got the last of its reads that landed (0: none), */
+	uint64_t ended_ns;   /* and when that read ended */
 	struct ofs_result *results; /* [demand_max] */
 	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
 };

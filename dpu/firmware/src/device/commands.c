@@ -51,6 +51,11 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 		rc = ofs_core_step(device->core, now_ns, &step, ends);
 		(void)ofs_device_stage_end(device, OFS_STAGE_DECIDE, sqe->sent_ns == 0 ? 0 : now_ns);
 		assert(rc != -EBUSY);
+		device->waiters.entries[step.waiter].begun_ns = now_ns;
+		if (ofs_moments_on(&device->moments))
+			device->waiters.entries[step.waiter].decided_ns = ofs_device_now_ns(device);
+		device->moments.turn.demands += step.demand_count;
+		device->moments.turn.scores += step.score_count;
 		if (rc != 0)
 			ofs_device_drop_waiter(device, step.waiter);
 	}
@@ -99,6 +104,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	int rc = 0;
 
 	device->status.commands++;
+	device->moments.turn.commands++;
 	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
 	if (ofs_device_is_fenced(device)) {
 		ofs_device_complete(device, port, sqe, -EKEYEXPIRED);
@@ -111,6 +117,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 			serve_decision(device, port, command);
 		return true;
 	case OFS_OP_PUT:
+		device->moments.turn.puts++;
 		return ofs_device_put(device, port, sqe);
 	case OFS_OP_RELEASE:
 		rc = ofs_device_check_session(device, port, sqe->session);

@@ -81,7 +81,7 @@ open_tables(struct ofs_device *device)
 		|| device->commands.command.granules == NULL || device->commands.command.seen == NULL
 		|| device->commands.command.scores == NULL || device->commands.command.guesses == NULL
 		|| device->waiters.ends == NULL || ofs_device_open_admit(device) != 0
-		|| open_fifos(device) != 0) {
+		|| ofs_device_moments_open(device) != 0 || open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < device->waiters.count; i++) {
@@ -240,6 +240,7 @@ close_tables(struct ofs_device *device)
 	free(device->commands.command.scores);
 	free(device->commands.command.guesses);
 	free(device->waiters.ends);
+	free(device->moments.entries);
 }
 
 void

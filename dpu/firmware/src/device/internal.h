@@ -19,6 +19,7 @@
 #include "device/components.h"
 #include "device/issue.h"
 #include "device/mailbox.h"
+#include "device/moments.h"
 #include "device/move.h"
 #include "device/paced.h"
 #include "device/ports.h"
@@ -58,6 +59,7 @@ struct ofs_device {
 	struct ofs_archive archive;
 	struct ofs_move move;
 	struct ofs_stages stages;
+	struct ofs_moments moments;
 	struct ofs_device_status status;
 	bool draining;
 	struct ofs_reactor reactor;

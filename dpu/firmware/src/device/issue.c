@@ -204,6 +204,7 @@ ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action
 	assert(action->slot < device->tenants[action->tenant].slot_count);
 	read->state = OFS_READ_PENDING;
 	read->action = *action;
+	read->decided_ns = now_ns;
 	read->deadline_ns = now_ns + device->config.io_timeout_ns;
 	read->stage_ns = ofs_device_stage_begin(device, OFS_STAGE_READ_QUEUE, now_ns);
 	read->issued_ns = 0;

@@ -16,6 +16,8 @@ serve_store(struct ofs_device *device, struct ofs_store *store)
 	struct ofs_store_done done[OFS_DONE_BATCH];
 	int count = ofs_store_poll(store, done, OFS_DONE_BATCH);
 
+	if (count > 0 && ofs_moments_on(&device->moments))
+		device->moments.reaped_ns = ofs_device_now_ns(device);
 	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
 
@@ -102,22 +104,28 @@ bool
 ofs_device_turn(struct ofs_device *device)
 {
 	uint64_t now_ns = ofs_device_now_ns(device);
-	bool busy;
+	bool busy, did;
 
 	device->reactor.turn_ns = now_ns;
+	ofs_device_turn_begins(device, now_ns);
 	busy = ofs_device_serve_calls(device);
-	busy |= serve_store(device, device->store);
+	ofs_device_phase_ends(device, OFS_PHASE_REST, busy);
+	busy |= (did = serve_store(device, device->store));
 	keep_storage(device->storage, now_ns);
 	if (device->move.step != OFS_STEP_NONE) {
 		keep_storage(device->move.storage, now_ns);
 		busy |= ofs_device_move_turn(device, serve_store(device, device->move.store));
 	}
-	if (atomic_load_explicit(&device->reactor.serving, memory_order_relaxed))
-		busy |= ofs_device_serve_ports(device);
+	ofs_device_phase_ends(device, OFS_PHASE_REAP, did);
+	did = atomic_load_explicit(&device->reactor.serving, memory_order_relaxed)
+		&& ofs_device_serve_ports(device);
 	if (device->paced.pace != NULL)
-		busy |= ofs_device_serve_pace(device);
+		did |= ofs_device_serve_pace(device);
+	ofs_device_phase_ends(device, OFS_PHASE_COMMANDS, did);
+	busy |= did;
 	tick_core(device, now_ns);
-	busy |= ofs_device_issue(device);
+	busy |= (did = ofs_device_issue(device));
+	ofs_device_phase_ends(device, OFS_PHASE_ISSUE, did);
 	busy |= device->archive.waiting > 0 && ofs_archive_turn(device);
 	if (now_ns >= device->reactor.io_scan_ns) {
 		device->reactor.io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
@@ -127,6 +135,7 @@ ofs_device_turn(struct ofs_device *device)
 	busy |= tick_store(device, now_ns);
 	ofs_device_tell_landed(device);
 	busy |= io_moved(device);
+	ofs_device_turn_ends(device, busy);
 	device->status.loops++;
 	device->status.busy_loops += busy;
 	return busy;
@@ -206,6 +215,7 @@ run(struct ofs_device *device)
 	uint64_t spin_ns = ofs_clock_own_ns(&device->clock, device->config.spin_ns);
 
 	device->reactor.idle_since_ns = before_ns;
+	ofs_device_window_begins(device);
 	while (!atomic_load_explicit(&device->reactor.stopping, memory_order_relaxed)) {
 		bool busy = ofs_device_turn(device);
 		uint64_t now_ns = ofs_device_now_ns(device);
@@ -217,7 +227,9 @@ run(struct ofs_device *device)
 			device->status.idle_ns += now_ns - before_ns;
 			if (now_ns - device->reactor.idle_since_ns >= spin_ns) {
 				before_ns = now_ns;
+				ofs_device_window_ends(device);
 				sleep_until_woken(device, now_ns);
+				ofs_device_window_begins(device);
 				now_ns = ofs_device_now_ns(device);
 				device->status.sleep_ns += now_ns - before_ns;
 			}

@@ -41,9 +41,9 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 {
 	struct ofs_read *read = &device->reads.entries[index];
 	uint64_t ended_ns = 0, now_ns = ofs_device_now_ns(device);
-	bool came;
+	bool came, flew = read->state == OFS_READ_FLYING;
 
-	if (read->state == OFS_READ_FLYING)
+	if (flew)
 		ended_ns = ofs_device_stage_end(device, OFS_STAGE_READ_SERVICE, read->stage_ns);
 	forget_read(device, read);
 	read->state = OFS_READ_FREE;
@@ -55,10 +55,13 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 	came = rc == 0;
 	device->reads.landing_issued_ns = read->issued_ns;
 	device->reads.landing_ended_ns = now_ns;
+	device->reads.published_ns = 0;
 	rc = ofs_core_io_done(device->core, now_ns, read->action.io, rc);
 	assert(rc == 0);
 	ofs_device_act(device);
 	device->reads.landing_issued_ns = 0;
+	if (flew)
+		ofs_device_note_read(device, read, now_ns);
 	if (came)
 		(void)ofs_device_stage_end(device, OFS_STAGE_PUBLISH, ended_ns);
 }
@@ -101,7 +104,8 @@ ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 		return rc;
 	}
 	read->state = OFS_READ_FLYING;
-	device->reads.flying++;
+	read->beside = device->reads.flying++;
+	device->moments.turn.begun++;
 	read->issued_ns = ofs_device_now_ns(device);
 	read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
 	return 0;

@@ -26,6 +26,8 @@ struct ofs_read {
 	uint64_t deadline_ns;
 	uint32_t older; /* among those pending or in flight, in the order they began */
 	uint32_t newer;
+	uint64_t decided_ns;
+	uint32_t beside;    /* reads in flight when the storage got it */
 	uint64_t stage_ns;  /* when its current stage began; 0: not timed */
 	uint64_t issued_ns; /* when the storage got it; 0: not yet */
 	bool purged;        /* its block is deleted; the copy in its slot must be dropped too */
@@ -40,6 +42,7 @@ struct ofs_reads {
 	uint32_t newest;
 	uint64_t landing_issued_ns; /* of the read whose end the core is processing; 0: none */
 	uint64_t landing_ended_ns;
+	uint64_t published_ns; /* the same read; 0: not yet, or moments are not noted */
 };
 
 /* It has its turn. 0: in flight; -EAGAIN: its block is being written; any other: it has ended. */

@@ -10,7 +10,8 @@
 uint64_t
 ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns)
 {
-	if (!device->stages.on || ++device->stages.turns[stage] < OFS_STAGE_STRIDE)
+	if (!device->stages.on
+		|| (++device->stages.turns[stage] < OFS_STAGE_STRIDE && !ofs_moments_on(&device->moments)))
 		return 0;
 	device->stages.turns[stage] = 0;
 	return now_ns;

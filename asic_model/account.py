@@ -10,6 +10,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from offstage.asic_model.chip import open_chip
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import Logged, Times, UnitRun, times_of
+from offstage.asic_model.services import Services
 from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Limits, Network
@@ -50,7 +52,11 @@ class Device:
             drive=drive,
             seed=seed,
             weights=trace.weights,
+            drawn=True,
         )
+        disk = preset.disk if (drive or preset.nvme.drive) == "disk" else None
+        self._services = Services(disk, seed) if disk is not None and disk.service.spread else None
+        self._reading = 0
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
@@ -67,9 +73,17 @@ class Device:
         """Submit a request; `done` gets its completion time. Returns the request's tag. While the
         chip is full, the request waits outside until another one completes."""
         self._tags += 1
+        if kind == "read" and self._services is not None:
+            request["score_count"] = self._services.draw_ns(request["cause"], self._reading, now_ps)
+            self._reading += 1
+            done = partial(self._read, done)
         self._outside.append((self._tags, kind, done, request))
         self._admit(now_ps)
         return self._tags
+
+    def _read(self, done: Callable[[int], None], now_ps: int) -> None:
+        self._reading -= 1
+        done(now_ps)
 
     def _admit(self, now_ps: int) -> None:
         while self._outside and len(self._owed) < IN_FLIGHT_MAX:

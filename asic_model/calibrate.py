@@ -1,231 +1,140 @@
-"""Fits `dpu_x86_measured` to a recorded run, and judges its predictions of other runs.
+"""Fits `dpu_x86_measured` to the samples of a recorded run.
 
-Model: a recorded run times one in 31 of its commands and reads, stage by stage. Each stage maps to
-one or two parameters of the preset, so the fit is arithmetic and needs no search. It uses none of
-the judged figures (hit, late and miss, bandwidth, fetch latency). The work of a command (demands
-and scores) is counted, not timed: the three costs of a command keep their proportion in the preset
-and are scaled until a command of the run's mean work takes as long as `decide` did. Reads of one
-command are submitted in turn, so `read_queue` is the cost of one times the mean place in its
-batch. The spread of read times comes from all reads of the log, since one in 31 is too few for a
-tail. Reads that begin within a mean service time of each other take the same time, as those of one
-batch did.
+Model: each stage that `samples.py` has maps to one or two parameters, so nothing is searched, and
+none of the judged figures is looked at. Costs of the reactor are a regression of its processor time
+on its work: commands, demands and scores where it decides, reads where it submits and publishes;
+processor time says the same beside other work, where the clock does not. The service of reads is
+drawn from all reads of the run, by cause and by the reads beside them (`services.py`). What remains
+are waits between two processes, of which the model has one each: their medians.
 
-A prediction is compared with the spread of repeats of the measured run. A figure that the machine
-does not repeat within the tolerance is not measurable here: neither met nor missed.
-
-What can fail: `BadInput` for a run without the stage times that a fit needs.
+What can fail: `BadInput`, one line, for a run with too few samples of a parameter.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from offstage.asic_model.blocks import Number
 from offstage.asic_model.parameters import Preset, read_preset
-from offstage.asic_model.result import ChipRun, Logged, demands_of
-from offstage.asic_model.trace import Trace
+from offstage.asic_model.samples import Cost, Samples, cost_of
+from offstage.asic_model.services import rows_of
 from offstage.bindings.errors import BadInput
-from offstage.bindings.ledger import share
 from offstage.bindings.stages import Stages
 
-__all__ = [
-    "FIGURES",
-    "Figure",
-    "Judged",
-    "StageError",
-    "Status",
-    "fit",
-    "judge",
-    "stage_errors",
-    "status_of",
-    "write_preset",
-]
+__all__ = ["LEAST", "fit", "write_preset"]
 
-NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
-NS = 1000  # ps
-Status = Literal["calibrated", "uncalibrated", "not measurable here"]
+LEAST = 100
+"""Samples of a parameter without which nothing is fitted."""
+PS = 1000  # in a ns
 QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
-
-
-def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
-    """The preset with the stage times of one run. `stages`: those of its record, and those of its
-    host where known (answer, copy, check)."""
-    missing = [name for name in NEEDED if name not in stages or not stages[name].count]
-    if missing:
-        raise BadInput(
-            f"has no stage times of {', '.join(missing)}",
-            where,
-            "record a run that reads, with daemon.stage_timers on",
-        )
-    ns = {name: stage.ns_mean for name, stage in stages.items()}
-    known = dict(preset.numbers())
-    stretch = ns["decide"] * NS / _command_ps(preset, trace)
-    values_ps = {
-        "cores.command": known["cores.command"].base * stretch,
-        "cores.demand": known["cores.demand"].base * stretch,
-        "cores.score": known["cores.score"].base * stretch,
-        "cores.read": ns["read_queue"] * NS / _place_in_batch(trace),
-        "cores.publish": ns["publish"] * NS,
-        "front_end.latency": NS * (ns["ring_wait"] + ns.get("answer", 0.0)),
-    }
-    values = {name: value / known[name].scale for name, value in values_ps.items()}
-    if "copy" in ns:
-        rate = trace.block_bytes / ((ns["copy"] + ns.get("check", 0.0)) / 1e9)
-        values["front_end.lane_rate"] = rate / known["front_end.lane_rate"].scale
-    if preset.nvme.drive == "disk":
-        # The timer includes the wait in the disk's queue, so there is no second wait before it.
-        values["disk.service"] = ns["read_service"] * NS / known["disk.service"].scale
-        values["disk.depth"] = max(known["disk.depth"].value, preset.nvme.reads.value)
-        values["disk.together"] = ns["read_service"] * NS / known["disk.together"].scale
-        values |= _spread(trace)
-    return preset.with_(values)
-
-
-def _command_ps(preset: Preset, trace: Trace) -> float:
-    """The preset's time for a command of the run's mean work."""
-    count = len(trace.fetches)
-    cores = preset.cores
-    assert cores is not None, "only a DPU has software to time"
-    demands = sum(one.demands for one in trace.fetches) / count
-    scores = sum(one.scores for one in trace.fetches) / count
-    return cores.command.base + demands * cores.demand.base + scores * cores.score.base
-
-
-def _spread(trace: Trace) -> dict[str, float]:
-    """Quantiles of the read times over their mean: of all reads in the log, not the timed few."""
-    took = np.array([read.ended_ns - read.at_ns for read in trace.reads], np.float64)
-    return {
-        f"disk.{name}": float(np.quantile(took, share) / took.mean())
-        for name, share in QUANTILES.items()
-    }
-
-
-def _place_in_batch(trace: Trace) -> float:
-    """The mean place of a read among those decided at the same moment, from 1."""
-    batches = Counter(read.at_ns for read in trace.reads)
-    places = sum(count * (count + 1) / 2 for count in batches.values())
-    return share(places, len(trace.reads))
-
-
-class Figure(msgspec.Struct, frozen=True):
-    """One predicted figure. `tolerance`: in points (of a share) or relative."""
-
-    key: str
-    text: str
-    tolerance: float
-    points: bool = False
-
-    def of(self, run: "ChipRun | Logged") -> float:
-        """Its value in a run."""
-        if self.points:
-            return share(getattr(run, self.key), demands_of(run))
-        if self.key == "bandwidth":
-            return share(run.bytes_read, run.seconds)
-        return float(getattr(run.fetch_ns, self.key))
-
-    def error(self, predicted: float, measured: float) -> float:
-        """Signed: points of a share, or relative to the measured value."""
-        if self.points:
-            return predicted - measured
-        return predicted / measured - 1.0 if measured else 0.0
-
-
-FIGURES = (
-    Figure("hits", "hit", 0.01, True),
-    Figure("late", "late", 0.01, True),
-    Figure("misses", "miss", 0.01, True),
-    Figure("bandwidth", "bandwidth", 0.05),
-    Figure("mean", "fetch mean", 0.10),
-    Figure("p99", "fetch p99", 0.20),
+MEDIAN_Z = 1.96
+COUNTED = (
+    ("commands", ("commands", "demands", "scores"), ("command", "demand", "score")),
+    ("issue", ("begun",), ("read",)),
+    ("reap", ("ended",), ("publish",)),
 )
+"""Phases of a turn, the work in them, and the costs of [cores] that it gives."""
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of one predicted run. `spread`: between repeats of the measured run, in the unit
-    of the error; None where it was not repeated."""
-
-    run: str
-    figure: str
-    measured: float
-    predicted: float
-    error: float
-    tolerance: float
-    spread: float | None
-    points: bool
-
-    @property
-    def verdict(self) -> str:
-        """`met`, `missed`, or `not measurable here`."""
-        if self.spread is not None and self.spread > self.tolerance:
-            return "not measurable here"
-        return "met" if abs(self.error) <= self.tolerance else "missed"
-
-
-def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judged]:
-    """Every figure of one run. `repeats`: the measured run and its repeats, in any number. The
-    measured value is their mean, the spread the distance between the two furthest apart."""
-    found = []
-    for figure in FIGURES:
-        values = [figure.of(one) for one in repeats]
-        measured = sum(values) / len(values)
-        apart = max(values) - min(values)
-        spread = figure.error(measured + apart, measured) if len(values) > 1 else None
-        value = figure.of(predicted)
-        found.append(
-            Judged(
-                run=name,
-                figure=figure.text,
-                measured=measured,
-                predicted=value,
-                error=figure.error(value, measured),
-                tolerance=figure.tolerance,
-                spread=spread,
-                points=figure.points,
-            )
+def fit(
+    preset: Preset,
+    samples: Samples,
+    stages: Stages,
+    where: str,
+    *,
+    block_bytes: int,
+    least: int = LEAST,
+) -> Preset:
+    """The preset with the costs of one run. `stages`: those of its host (answer, copy, check).
+    `least`: a parameter with fewer samples is refused; 0: it keeps the preset's value."""
+    found: dict[str, Cost] = {}
+    for phase, work, names in COUNTED:
+        rows = (samples.turns[work[0]] > 0) & (samples.phase(phase) > 0)
+        if _enough(int(rows.sum()), least, f"undisturbed turns with {phase}", where):
+            did = np.stack([samples.turns[one][rows] for one in work], 1).astype(np.float64)
+            costs = cost_of(did, samples.phase(phase)[rows])
+            found |= {f"cores.{name}": _ps(cost) for name, cost in zip(names, costs, strict=True)}
+    answer = stages["answer"] if "answer" in stages else None
+    if _enough(len(samples.ring), least, "commands with the time when they were sent", where):
+        median = _ps(_median(samples.ring))
+        after = answer.ns_p50 * PS if answer is not None else 0
+        found["front_end.latency"] = Cost(
+            median.value + after, median.low + after, median.high + after, median.count
         )
-    return found
+    copied = stages["copy"].count if "copy" in stages else 0
+    if _enough(copied, least, "copied blocks", where):
+        check = stages["check"].ns_p50 if "check" in stages else 0
+        rate = block_bytes / ((stages["copy"].ns_p50 + check) / 1e9)
+        found["front_end.lane_rate"] = Cost(rate, rate * 7 / 8, rate, copied)  # of a bucket
+    fitted = _with(preset, found)
+    if preset.nvme.drive == "disk" and _enough(len(samples.service), least, "reads", where):
+        fitted = _with_disk(fitted, samples)
+    return fitted
 
 
-def status_of(judged: Sequence[Judged]) -> Status:
-    """`uncalibrated` if any figure missed. Otherwise every figure must be met somewhere: one whose
-    repeats lie too far apart to judge is no evidence for the model."""
-    if any(one.verdict == "missed" for one in judged):
-        return "uncalibrated"
-    met = {one.figure for one in judged if one.verdict == "met"}
-    return "calibrated" if all(one.text in met for one in FIGURES) else "not measurable here"
+def _enough(count: int, least: int, what: str, where: str) -> bool:
+    if count < least:
+        raise BadInput(
+            f"has {count} {what}, and a fit needs {least}", where, "record more steps or sessions"
+        )
+    return count > 0
 
 
-class StageError(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a fetch, measured by the stage timers and in the model, in ns."""
-
-    run: str
-    stage: str
-    measured_ns: float
-    modelled_ns: float
+def _ps(cost: Cost) -> Cost:
+    return Cost(cost.value * PS, cost.low * PS, cost.high * PS, cost.count)
 
 
-def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageError]:
-    """Where the model's time differs from the timers': the drive alone, the rest of a read, and the
-    rest of a fetch."""
-    ns = {stage: one.ns_mean for stage, one in stages.items()}
-    units = {unit.name: unit for unit in predicted.units}
-    drive = units["drive"].time_ns_mean
-    around = ns["read_queue"] + ns["publish"]
-    pairs = {
-        "read_service": (ns["read_service"], drive),
-        "read_queue and publish": (around, predicted.read_ns.mean - drive),
-        "ring_wait and answer": (
-            ns["ring_wait"] + ns.get("answer", 0.0),
-            units["link_in"].time_ns_mean,
-        ),
+def _median(values: npt.NDArray[np.int64]) -> Cost:
+    """The median, with the order statistics around it that bound it with 95 %."""
+    ordered, count = np.sort(values), len(values)
+    apart = MEDIAN_Z * np.sqrt(count) / 2
+    low, high = (int(np.clip(count / 2 + side * apart, 0, count - 1)) for side in (-1, 1))
+    return Cost(float(np.median(values)), float(ordered[low]), float(ordered[high]), count)
+
+
+def _with(preset: Preset, found: dict[str, Cost]) -> Preset:
+    """With costs in base units, their intervals as ranges, and their numbers as source."""
+    for name, cost in found.items():
+        block, _, key = name.partition(".")
+        table = getattr(preset, block)
+        number: Number = getattr(table, key)
+        number = msgspec.structs.replace(
+            number,
+            value=cost.value / number.scale,
+            low=cost.low / number.scale,
+            high=cost.high / number.scale,
+            tag="measured",
+            source=f"fitted to a run: {cost.count} samples, range of 95 %",
+        )
+        table = msgspec.structs.replace(table, **{key: number})
+        preset = msgspec.structs.replace(preset, **{block: table})
+    return preset
+
+
+def _with_disk(preset: Preset, samples: Samples) -> Preset:
+    took = samples.service
+    mean, count = float(took.mean()), len(took)
+    wide = float(MEDIAN_Z * took.std() / np.sqrt(count))
+    found = {
+        "disk.service": Cost(mean * PS, max(mean - wide, 1) * PS, (mean + wide) * PS, count),
+        "disk.together": _ps(_median(took)),
     }
-    return [
-        StageError(run=name, stage=stage, measured_ns=measured, modelled_ns=modelled)
-        for stage, (measured, modelled) in pairs.items()
-    ]
+    for name, share in QUANTILES.items():
+        value = float(np.quantile(took, share)) / mean
+        found[f"disk.{name}"] = Cost(value, value, value, count)
+    fitted = _with(preset, found)
+    disk = fitted.disk
+    assert disk is not None
+    rows = rows_of(samples.cause, samples.beside, took)
+    service = msgspec.structs.replace(disk.service, spread=rows)
+    disk = msgspec.structs.replace(disk, service=service)
+    # The wait in the disk's queue is part of the service, so there is no second one before it.
+    disk = fitted.with_({"disk.depth": max(disk.depth.value, fitted.nvme.reads.value)}).disk
+    assert disk is not None
+    return msgspec.structs.replace(fitted, disk=msgspec.structs.replace(disk, service=service))
 
 
 def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
@@ -244,7 +153,7 @@ def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
             tables.setdefault(block, []).append(
                 f'{key} = {{ value = {number.value!r}, unit = "{number.unit}", '
                 f'low = {number.low!r}, high = {number.high!r}, tag = "measured", '
-                f'source = "fitted to the stage timers of one run" }}'
+                f'source = "{number.source}"{_spread(number.spread)} }}'
             )
     for block, rows in tables.items():
         lines += ["", f"[{block}]", *rows]
@@ -254,3 +163,10 @@ def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
         raise BadInput(
             f"cannot be written ({error.strerror})", str(path), "give another --out"
         ) from None
+
+
+def _spread(rows: Sequence[Sequence[float]]) -> str:
+    if not rows:
+        return ""
+    shown = ("[" + ", ".join(f"{one:.6g}" for one in row) + "]" for row in rows)
+    return f", spread = [{', '.join(shown)}]"

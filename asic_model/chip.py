@@ -28,7 +28,7 @@ from offstage.asic_model.units.dma import dma_engines
 from offstage.asic_model.units.front_end import ask, front_end, receive
 from offstage.asic_model.units.hbm import hbm_stacks
 from offstage.asic_model.units.metadata import averages, look_up, metadata_table, update
-from offstage.asic_model.units.nvme import nvme_units
+from offstage.asic_model.units.nvme import drawn_outside, nvme_units
 from offstage.asic_model.units.qos import arbiter
 from offstage.asic_model.units.scheduler import decide, scheduler_pipeline
 from offstage.bindings.chip import Chip
@@ -39,6 +39,7 @@ from offstage.bindings.timing import Costs, Timing
 
 __all__ = ["Sizes", "limited", "network", "open_chip", "open_timing", "sizes"]
 
+NS = 1000  # ps
 DPU_PIECE_BYTES = 8192
 """Piece size of a DPU's one-sided reads: as the chips' pieces, so that both overlap alike."""
 MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
@@ -49,18 +50,26 @@ MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
 
 
 def network(
-    preset: Preset, *, drive: str = "", piece_bytes: int = 0, weights: Sequence[int] = (1,)
+    preset: Preset,
+    *,
+    drive: str = "",
+    piece_bytes: int = 0,
+    weights: Sequence[int] = (1,),
+    drawn: bool = False,
 ) -> Network:
     """Units and routes. `drive`: replaces the preset's medium. `piece_bytes`: the size that a hit
-    is cut into; 0: the preset's piece. `weights`: of the tenants, by number."""
+    is cut into; 0: the preset's piece. `weights`: of the tenants, by number. `drawn`: the caller
+    draws the service of a disk's reads, in ns, and gives it as their scores (`services.py`)."""
+    drawn = drawn and drawn_outside(preset, drive)
     used = {preset.staging, preset.spill} - {""}
-    units = [*front_end(preset.front_end), *nvme_units(preset, drive)]
+    units = [*front_end(preset.front_end), *nvme_units(preset, drive, drawn)]
     for name, build in MEMORIES.items():
         if name in used:
             units += build(preset.memory(name))
     if preset.kind == "dpu":
         assert preset.cores is not None
-        return Network((*units, *software.reactors(preset.cores)), _dpu_routes(preset, piece_bytes))
+        routes = _dpu_routes(preset, piece_bytes, drawn)
+        return Network((*units, *software.reactors(preset.cores)), routes)
     assert preset.dma and preset.codec and preset.metadata and preset.dedup
     assert preset.scheduler and preset.qos and preset.logic
     units += [
@@ -122,7 +131,7 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
     }
 
 
-def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
+def _dpu_routes(preset: Preset, hit_bytes: int, drawn: bool) -> dict[str, tuple[Stage, ...]]:
     cores = preset.cores
     assert cores is not None
     coded = permille(cores.ratio)
@@ -139,6 +148,11 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
         Stage("drive", bytes_permille=coded),
         Stage("nvme_done", bytes_permille=0),
     )
+    written = replace(medium[1], write=True)
+    if drawn:
+        assert preset.disk is not None
+        written = replace(written, fixed_ps=preset.disk.service.whole)
+        medium = (medium[0], replace(medium[1], items="scores", item_ps=NS), medium[2])
     return {
         "read": (software.submit(cores), *medium, *codec, Stage(arena), software.publish(cores)),
         "write": (
@@ -149,7 +163,7 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
             software.submit(cores),
             medium[0],
             Stage(arena, bytes_permille=coded),  # the drive fetches it
-            replace(medium[1], write=True),
+            written,
             medium[2],
             software.publish(cores),
         ),
@@ -170,9 +184,10 @@ def open_chip(
     seed: int = 0,
     piece_bytes: int = 0,
     weights: Sequence[int] = (1,),
+    drawn: bool = False,
 ) -> Chip:
     """The preset as a chip at time 0."""
-    built = network(preset, drive=drive, piece_bytes=piece_bytes, weights=weights)
+    built = network(preset, drive=drive, piece_bytes=piece_bytes, weights=weights, drawn=drawn)
     return Chip(built, seed=seed, limits=limits)
 
 

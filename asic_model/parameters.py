@@ -46,6 +46,7 @@ from offstage.asic_model.blocks import (
 )
 from offstage.asic_model.codec.measured import block_ratio
 from offstage.asic_model.hardware import synthesis
+from offstage.asic_model.services import OTHER
 from offstage.asic_model.tables.numbers import finite, read_number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
@@ -299,6 +300,10 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
 def _read_number(table: Any, option: Any, where: str) -> Number:
     """A number from a file, checked."""
     units = DIMENSIONS[option.unit]
+    spread: tuple[tuple[float, ...], ...] = ()
+    if isinstance(table, dict) and "spread" in table:
+        spread = _read_spread(table["spread"], where)
+        table = {key: value for key, value in table.items() if key != "spread"}
     if not isinstance(table, dict) or "measured" not in table:
         number = read_number(table, units, where, noun=f"unit of {option.unit}")
     elif "1" in units:
@@ -306,7 +311,20 @@ def _read_number(table: Any, option: Any, where: str) -> Number:
     else:
         raise BadInput(f"a ratio is no {option.unit}", where, f"give one in {', '.join(units)}")
     _check_number(number, option, where)
-    return number
+    return msgspec.structs.replace(number, spread=spread) if spread else number
+
+
+def _read_spread(rows: Any, where: str) -> tuple[tuple[float, ...], ...]:
+    """Rows of a measured distribution (`services.py`), checked."""
+    fix = "write it by `offstage asic validate --out`"
+    if not where.endswith("[disk] service"):
+        raise BadInput("has no spread", where, "only the service of a disk has one")
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise BadInput("spread is no list of rows", where, fix)
+    found = tuple(tuple(finite(one, f"{where}: spread") for one in row) for row in rows)
+    if not found or any(len(row) < 3 or min(row[1:]) < 0 for row in found) or found[0][0] != OTHER:
+        raise BadInput("a row of its spread is not one of a cause and its times", where, fix)
+    return found
 
 
 def _check_number(number: Number, option: Any, where: str) -> None:

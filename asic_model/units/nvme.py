@@ -23,7 +23,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Load, Unit
 from offstage.bindings.storage import preset as drive_preset
 
-__all__ = ["medium", "nvme_units", "striped"]
+__all__ = ["drawn_outside", "medium", "nvme_units", "striped"]
 
 WAITING = {"asic": 1, "dpu": 1 << 20}
 """Commands between the arbiter and the drives; a DPU has no arbiter, and its memory is large."""
@@ -37,12 +37,22 @@ def striped(drive: Mapping[str, int], count: int) -> dict[str, int]:
     return found
 
 
-def medium(preset: Preset, name: str = "") -> Unit:
-    """The drives of a preset, or the same number of another model."""
+def drawn_outside(preset: Preset, name: str = "") -> bool:
+    """Whether the reads' services of a disk are known by cause and load, to be drawn by whom it is
+    asked."""
+    disk = preset.disk
+    return (name or preset.nvme.drive) == "disk" and disk is not None and bool(disk.service.spread)
+
+
+def medium(preset: Preset, name: str = "", drawn: bool = False) -> Unit:
+    """The drives of a preset, or the same number of another model. `drawn`: reads bring their
+    service."""
     nvme, disk = preset.nvme, preset.disk
     waiting = WAITING[preset.kind]
     name = name or nvme.drive
     if name == "disk" and disk is not None:
+        if drawn:
+            return Unit("drive", kind="delay", queue_max=waiting)
         depth = disk.depth.whole
         return Unit(
             "drive",
@@ -72,7 +82,7 @@ def _services(disk: Disk) -> Load:
     return Load(0, *(round(share * disk.service.base**2 / mean) for share in shares))
 
 
-def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
+def nvme_units(preset: Preset, drive: str, drawn: bool = False) -> tuple[Unit, ...]:
     """The command stage, the drives, the completion stage."""
     nvme = preset.nvme
     return (
@@ -82,7 +92,7 @@ def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
             queue_max=WAITING[preset.kind],
             fixed_ps=nvme.command.whole,
         ),
-        medium(preset, drive),
+        medium(preset, drive, drawn),
         Unit(
             "nvme_done",
             queue_max=nvme.queue.whole * nvme.drives.whole,

@@ -23,26 +23,30 @@ def validate(
         typer.Option(
             "--predict",
             metavar="RUN",
-            help="a run to predict; may be repeated: "
+            help="a run of another workload; may be repeated: "
             "runs of one workload count as repeats of each other",
         ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="TOML file for the fitted preset")
     ] = None,
+    busy: Annotated[
+        bool,
+        typer.Option("--busy", help="take recordings of a busy machine too: never calibrated"),
+    ] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Fit dpu_x86_measured to the stage times of one recorded run, and predict others with it.
+    """Fit dpu_x86_measured to one recorded run, and predict runs of other workloads with it.
 
-    Exit code 0 for every verdict. A model that misses any figure is `uncalibrated`; one that misses
-    none, but could not be judged on all, is `not measurable here`. Neither is calibrated.
+    Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any figure is
+    `uncalibrated`; one that misses none, but could not be judged on all, is `not measurable here`.
     """
     from rich.console import Group
 
     from offstage.asic_model.calibrate import write_preset
     from offstage.testbeds.report.compare.validate import validate as judge_all
 
-    found, preset = judge_all(calibrate, predict)
+    found, preset = judge_all(calibrate, predict, busy=busy)
     lines = [f"{name}: {what}" for name, what in found.workloads.items()]
     lines += ["", _verdict(found)]
     figures = Table.named(FIGURES, found.rows(), left=2)
@@ -51,6 +55,8 @@ def validate(
         write_preset(preset, out, found.calibrated_on)
         lines.append(str(out))
     emit(found, form, Group(figures, "", stages, *lines))
+    if found.status != "calibrated":
+        raise typer.Exit(1)
 
 
 def _verdict(found: "Validation") -> str:
@@ -77,4 +83,4 @@ FIGURES = (
     "spread of repeats",
     "verdict",
 )
-STAGES = ("run", "stage, mean", "measured", "in the model")
+STAGES = ("run", "stage", "measured", "in the model")

@@ -18,6 +18,7 @@ from offstage.asic_model.load import work_of
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.result import ChipRun, Logged
+from offstage.asic_model.samples import read_samples, samples_of_log
 from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
@@ -103,7 +104,7 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     for preset in presets:
         done.append(decision_replay(trace, preset))
         progress.advance(1)
-    measured = as_hosts_saw(trace, run.stages)
+    measured = as_hosts_saw(trace, run.stages, run.fetch_ms, run.fetch_count)
     columns = [measured_column(run, measured, done[0].tokens)]
     columns[0].deadlines_missed = deadlines_missed(trace, run.stages)
     columns += [modelled_column(one, plan.calibrated) for one in done]
@@ -176,7 +177,13 @@ def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
     if run.device:
         return read_preset(run.device)
     own = on_drive(plan.own, run)
-    return own if plan.calibrated else fit(own, run.stages, trace, str(run.path))
+    if plan.calibrated:
+        return own
+    try:
+        samples = read_samples(run.path)
+    except BadInput:  # of an older recorder: of the reads the log has the times
+        samples = samples_of_log(trace)
+    return fit(own, samples, run.stages, str(run.path), block_bytes=trace.block_bytes, least=0)
 
 
 def on_drive(preset: Preset, run: Recorded) -> Preset:

@@ -1,6 +1,7 @@
 """The measured DPU as a column: figures of its decision log and of its stage timers.
 
-Counts and times are the log's, by the model's definitions (`asic_model/result.py`). Software stages
+Counts are the log's, and a fetch takes what the host's own clock says from asking for its blocks
+until it has them, which is the model's definition too (`asic_model/result.py`). Software stages
 take the place of units; with a modelled device in the loop, they are the times that it held
 commands, reads and answers. A timer has a stage's distribution, not per fetch. So each stage of a
 fetch gets its mean, and the storage gets the remainder.

@@ -67,6 +67,8 @@ def figures_of(found: Comparison) -> list[Figure]:
             "Fetch latency",
             [ccdf(columns)],
             "Share of fetches that took longer than a time; further left and lower is better. "
+            "A fetch is from when the host asks for its blocks until it has them: by the host's "
+            "own clock in the measured run, by the model's in a modelled one. "
             "Hits are the left shoulder, reads from the store the right one.",
         ),
         (

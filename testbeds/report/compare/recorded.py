@@ -16,12 +16,18 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
 from offstage.bindings.stages import StageTimes
+from offstage.dpu.watch.busy import BusyShares
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
 __all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run"]
 
 LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
+CONSTRUCTED = Note(
+    "fetch-constructed",
+    "no host's own times of fetches: they are the log's, from decision to answer, plus means of "
+    "the stage timers",
+)
 FIX = "record one: `offstage demo`, or `offstage dpu serve --record`"
 
 
@@ -35,6 +41,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
     version: str | None = None
     closed: bool = False
     log_bytes_lost: int = 0
+    machine: BusyShares = BusyShares()
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,21 @@ class Recorded:
         return {**host, **self.record.stages}
 
     @property
+    def fetch_ms(self) -> list[float]:
+        """Quantiles of the host's own times of fetches; empty: unknown."""
+        return self.result.fetch_ms if self.result is not None else []
+
+    @property
+    def fetch_count(self) -> int:
+        """Fetches behind them."""
+        return self.result.fetch_count if self.result is not None else 0
+
+    @property
     def notes(self) -> list[Note]:
         """The host's notes on the run."""
         of_all = self.summary.notes if self.summary is not None else []
+        if not self.fetch_ms:
+            of_all = [*of_all, CONSTRUCTED]
         return [*of_all, *(self.result.notes if self.result is not None else [])]
 
     @property

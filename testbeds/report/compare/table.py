@@ -180,7 +180,8 @@ ROWS = (
     Row(
         "fetch_ns_mean",
         "fetch mean",
-        "Time from a command of one layer until the host has the last of its blocks.",
+        "Time from when the host asks for a layer's blocks until it has the last of them: by the "
+        "host's own clock in the measured run, by the model's in a modelled one.",
         lambda one: clock_ns(one.fetch_ns.mean),
         True,
     ),

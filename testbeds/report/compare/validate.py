@@ -1,8 +1,10 @@
 """Self-prediction: the model of the measured machine, fitted to one run, against other runs.
 
-Runs of the same workload, arm and drive are repeats of each other: each group is predicted once, in
-closed loop, and judged against the mean of its runs and their spread. On emulated drives the
-drive's time is no evidence, since the same model made it; the table marks those runs.
+Judged are held-out workloads alone: another context, number of sessions, arm or buffer than that
+of the fit. Runs of one workload, arm and drive are repeats of each other: each group is predicted
+once, in closed loop, and judged against the mean of its runs, next to their spread. On emulated
+drives the drive's time is no evidence, since the same model made it. A recording whose reactor
+waited for a processor is no measurement, and is refused.
 """
 
 from collections.abc import Sequence
@@ -10,19 +12,22 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.asic_model.calibrate import (
+from offstage.asic_model.calibrate import fit
+from offstage.asic_model.judge import (
     FIGURES,
     Judged,
     StageError,
     Status,
-    fit,
     judge,
+    measured_of,
+    predicted_of,
     stage_errors,
     status_of,
+    structure,
 )
 from offstage.asic_model.parameters import Preset, read_preset
-from offstage.asic_model.replay import closed_loop
-from offstage.asic_model.timed import as_hosts_saw
+from offstage.asic_model.replay import closed_loop, own_times
+from offstage.asic_model.samples import read_samples
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.report.compare.build import OWN, on_drive
@@ -34,7 +39,11 @@ from offstage.testbeds.report.compare.recorded import (
 )
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 
-__all__ = ["Validation", "validate"]
+__all__ = ["WAITED_MAX", "Validation", "by_workload", "read_measured", "validate"]
+
+WAITED_MAX = 50.0
+"""How long the reactor may wait for a processor in a measurement, each time on average, in us: a
+read on a disk takes some hundreds."""
 
 
 class Validation(msgspec.Struct, kw_only=True):
@@ -69,68 +78,113 @@ class Validation(msgspec.Struct, kw_only=True):
         ]
 
 
-def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Preset]:
+def validate(
+    calibrate: Path, predict: Sequence[Path], *, busy: bool = False
+) -> tuple[Validation, Preset]:
     """Fit, predict, judge. The preset says `calibrated` if every figure was met somewhere and none
-    was missed."""
-    first = _read(calibrate)
+    was missed. `busy`: takes recordings of a machine that was too busy, which calibrate nothing."""
+    first = read_measured(calibrate, busy=busy)
     if first.device:
         raise BadInput(
             f"this is a run of the modelled {first.device}",
             str(first.path),
             "calibrate on a run of the daemon without a modelled device",
         )
+    trace = read_trace(first.path)
     preset = fit(
-        on_drive(read_preset(OWN), first), first.stages, read_trace(first.path), str(first.path)
+        on_drive(read_preset(OWN), first),
+        read_samples(first.path),
+        first.stages,
+        str(first.path),
+        block_bytes=trace.block_bytes,
     )
+    rungs = structure(_name(first), *own_times(trace))
     judged: list[Judged] = []
     stages: list[StageError] = []
     workloads: dict[str, str] = {}
-    for what, group in _groups([_read(path) for path in predict], first).items():
+    groups = by_workload([read_measured(path, busy=busy) for path in predict], first)
+    for what, group in groups.items():
         name = ", ".join(_name(run) for run in group)
         workloads[name] = what
-        predicted = [run for run in group if run.path != first.path]
-        trace = read_trace(predicted[0].path)
-        own = on_drive(preset, predicted[0])
-        run = closed_loop(trace, own)
-        repeats = [as_hosts_saw(read_trace(one.path), one.stages) for one in group]
-        judged += judge(name, run, repeats)
-        stages += stage_errors(name, run, predicted[0].stages)
-    missed = [one for one in judged if one.verdict == "missed"]
+        traces = [read_trace(run.path) for run in group]
+        samples = [read_samples(run.path) for run in group]
+        own = on_drive(preset, group[0])
+        run = closed_loop(traces[0], own)
+        repeats = [measured_of(*pair) for pair in zip(traces, samples, strict=True)]
+        judged += judge(name, predicted_of(run, own, traces[0]), repeats)
+        stages += stage_errors(name, run, own, samples[0], group[0].stages)
+    status = status_of(rungs + judged)
+    noisy = [
+        run
+        for run in (first, *(one for group in groups.values() for one in group))
+        if _waited(run) > WAITED_MAX
+    ]
+    if noisy and status == "calibrated":
+        status = "not measurable here"
+    return _found(str(first.path), preset, rungs + judged, stages, status, workloads), (
+        msgspec.structs.replace(preset, calibrated=status == "calibrated")
+    )
+
+
+def _found(
+    where: str,
+    preset: Preset,
+    judged: list[Judged],
+    stages: list[StageError],
+    status: Status,
+    workloads: dict[str, str],
+) -> Validation:
+    missed = {one.run: one.figure for one in judged if one.verdict == "missed"}
     met = {one.figure for one in judged if one.verdict == "met"}
-    unseen = [one.text for one in FIGURES if one.text not in met]
     verdicts: dict[str, int] = {}
     for one in judged:
         verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
-    status = status_of(judged)
-    suspects = [one for one in stages if one.run in {miss.run for miss in missed}]
-    worst = max(suspects, key=lambda one: abs(one.modelled_ns - one.measured_ns), default=None)
-    found = Validation(
-        calibrated_on=str(first.path),
+    suspects = [one for one in stages if one.run in missed]
+    worst = max(suspects, key=lambda one: one.factor, default=None)
+    broken = any(figure.startswith("structure") for figure in missed.values())
+    return Validation(
+        calibrated_on=where,
         fitted=_fitted(preset),
         judged=judged,
         stages=stages,
         status=status,
         verdicts=verdicts,
-        off=worst.stage if worst else "",
-        unseen=unseen,
+        off="structure" if broken else worst.stage if worst else "",
+        unseen=[one.text for one in FIGURES if one.text not in met],
         workloads=workloads,
     )
-    return found, msgspec.structs.replace(preset, calibrated=status == "calibrated")
 
 
-def _read(folder: Path) -> Recorded:
-    return read_run(find_runs(folder)[0])
+def read_measured(folder: Path, *, busy: bool) -> Recorded:
+    """The first run of a folder; BadInput for one of a machine that was too busy, if not `busy`."""
+    run = read_run(find_runs(folder)[0])
+    if _waited(run) > WAITED_MAX and not busy:
+        machine = run.record.machine
+        pressure = "" if machine.pressure is None else f"; CPU pressure {machine.pressure:.0%}"
+        raise BadInput(
+            f"the machine was too busy for a measurement: the reactor waited {_waited(run):.0f} us "
+            f"for a processor each time (limit {WAITED_MAX:.0f}){pressure}",
+            str(run.path),
+            "record it on a quiet machine, or with --isolate",
+        )
+    return run
 
 
-def _groups(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorded]]:
-    """Runs by workload. The fitted one counts as a repeat, and is not predicted alone."""
+def _waited(run: Recorded) -> float:
+    return run.record.machine.reactor_delay_us or 0.0
+
+
+def by_workload(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorded]]:
+    """Runs by workload, none of them that of the fit."""
     found: dict[str, list[Recorded]] = {}
     for run in runs:
-        if run.path == first.path:
-            raise BadInput("the fit uses this run", str(run.path), "predict another run")
+        if run.path == first.path or _what(run) == _what(first):
+            raise BadInput(
+                "the fit uses this workload",
+                str(run.path),
+                "predict another context, number of sessions, arm or buffer",
+            )
         found.setdefault(_what(run), []).append(run)
-    if _what(first) in found:
-        found[_what(first)].append(first)
     return found
 
 
@@ -139,9 +193,11 @@ def _what(run: Recorded) -> str:
     if run.summary is None:
         return str(run.path)
     load = run.summary.workload
+    slots = load.slot_count
+    buffer = "" if slots is msgspec.UNSET else f"a buffer of {slots} blocks, "
     return (
         f"{load.session_count} sessions of {load.context_tokens} tokens, "
-        f"{load.decode_steps} steps, {run.path.name}"
+        f"{load.decode_steps} steps, {buffer}{run.path.name}"
     )
 
 
@@ -154,6 +210,7 @@ def _fitted(preset: Preset) -> dict[str, str]:
     before = dict(read_preset(OWN).numbers())
     return {
         name: f"{number.value:.4g} {number.unit}".removesuffix(" 1")
+        + f" ({number.low:.3g} to {number.high:.3g}; {number.source})"
         for name, number in preset.numbers()
         if name in before and number.value != before[name].value
     }
@@ -161,7 +218,7 @@ def _fitted(preset: Preset) -> dict[str, str]:
 
 def _figure_row(one: Judged) -> tuple[str, ...]:
     error = _points if one.points else _relative
-    form = percent if one.points else _rate if one.figure == "bandwidth" else clock_ns
+    form = percent if one.points else FORMS.get(one.figure, clock_ns)
     return (
         one.run,
         one.figure,
@@ -179,8 +236,10 @@ def _points(value: float, signed: bool = False) -> str:
 
 
 def _relative(value: float, signed: bool = False) -> str:
-    return f"{100 * value:{'+' if signed else ''}.0f} %"
+    return f"{100 * value:{'+' if signed else ''}.1f} %"
 
 
-def _rate(value: float) -> str:
-    return f"{value / 1e6:.3g} MB/s"
+FORMS = {
+    "bytes read": lambda value: f"{value / 1e6:.4g} MB",
+    "tokens/s": lambda value: f"{value:.4g}",
+}

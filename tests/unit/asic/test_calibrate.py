@@ -1,73 +1,170 @@
-"""Does the calibration fit its parameters right, and judge error, tolerance and spread?"""
+"""Does the calibration fit costs by work and reads by cause, and judge only what it may?"""
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from asic_logs import moments, recorded, written
 
-from offstage.asic_model.calibrate import (
+from offstage.asic_model.calibrate import fit, write_preset
+from offstage.asic_model.judge import (
     FIGURES,
     Figure,
     Judged,
-    fit,
+    Observed,
     judge,
+    measured_of,
+    predicted_of,
     status_of,
-    write_preset,
+    structure,
 )
 from offstage.asic_model.parameters import Preset, read_preset
-from offstage.asic_model.result import Logged, times_of
+from offstage.asic_model.replay import closed_loop, own_times
+from offstage.asic_model.result import times_of
+from offstage.asic_model.samples import Samples, cost_of, read_samples, samples_of_log
+from offstage.asic_model.services import Services, rows_of
+from offstage.asic_model.trace import Trace, read_trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.chip import Chip, Network, Stage, make_requests
 from offstage.bindings.errors import BadInput
+from offstage.bindings.moments import MOMENT, Moments
 from offstage.bindings.stages import StageTimes
 
 STAGES = {
-    "ring_wait": StageTimes(count=9, ns_mean=40_000),
-    "decide": StageTimes(count=9, ns_mean=26_000),
-    "read_queue": StageTimes(count=9, ns_mean=30_000),
-    "publish": StageTimes(count=9, ns_mean=2_500),
-    "read_service": StageTimes(count=9, ns_mean=900_000),
-    "answer": StageTimes(count=9, ns_mean=50_000),
-    "copy": StageTimes(count=9, ns_mean=7_192),
-    "check": StageTimes(count=9, ns_mean=1_000),
+    "answer": StageTimes(count=900, ns_p50=50_000),
+    "copy": StageTimes(count=900, ns_p50=7_192),
+    "check": StageTimes(count=900, ns_p50=1_000),
 }
+DEMAND, WINDOW = 1, 3
 
 
 def own() -> Preset:
     return read_preset("dpu_x86_measured")
 
 
-def trace(demands: int = 10, scores: int = 1000) -> Any:
-    """Return two commands, and reads in batches of one and three: places 1, 1, 2, 3."""
-    command = SimpleNamespace(demands=demands, scores=scores)
-    reads = [
-        SimpleNamespace(at_ns=at, ended_ns=at + took)
-        for at, took in ((1, 100), (2, 200), (2, 200), (2, 500))
-    ]
-    return SimpleNamespace(fetches=[command, command], reads=reads, block_bytes=32768)
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Trace, Samples]:
+    """A log with moments: demands take 300 us and window reads 900; costs are in `moments`."""
+    folder = written(tmp_path, recorded())
+    trace = read_trace(folder)
+    (folder / "moments.bin").write_bytes(moments(trace).tobytes())
+    return trace, read_samples(folder)
 
 
-def test_the_fit_is_what_the_timers_say() -> None:
-    found = {name: number.base for name, number in fit(own(), STAGES, trace(), "run").numbers()}
-    command = found["cores.command"] + 10 * found["cores.demand"] + 1000 * found["cores.score"]
-    assert command == pytest.approx(26_000_000), "a command of the run's mean work takes `decide`"
-    assert found["cores.read"] == pytest.approx(30_000_000 / 1.75)
-    assert found["cores.publish"] == pytest.approx(2_500_000)
-    assert found["front_end.latency"] == pytest.approx(90_000_000)
-    assert found["front_end.lane_rate"] == pytest.approx(32768 / 8.192e-6)
-    assert found["disk.service"] == pytest.approx(900_000_000)
-    assert found["disk.together"] == found["disk.service"]
-    assert [found[f"disk.{name}"] for name in ("least", "p50", "most")] == [0.4, 0.8, 2.0]
-    before = dict(own().numbers())
-    ratio = before["cores.demand"].base / before["cores.score"].base
-    assert found["cores.demand"] / found["cores.score"] == pytest.approx(ratio)
+def fitted(trace: Trace, samples: Samples) -> Preset:
+    return fit(own(), samples, STAGES, "run", block_bytes=trace.block_bytes, least=50)
+
+
+def test_costs_are_found_again_from_processor_time_and_work(run: tuple[Trace, Samples]) -> None:
+    """Turns with known costs give these costs, whatever the order of turns; turns in which the
+    reactor was off its processor, which took 50 times as long, are not among them."""
+    found = {name: number.base for name, number in fitted(*run).numbers()}
+    assert found["cores.command"] == pytest.approx(5_000_000, rel=0.01)
+    assert found["cores.demand"] == pytest.approx(700_000, rel=0.01)
+    assert found["cores.score"] == pytest.approx(8_000, rel=0.01)
+    assert found["cores.read"] == pytest.approx(4_000_000, rel=0.01)
+    assert found["cores.publish"] == pytest.approx(6_000_000, rel=0.01)
+    assert found["front_end.latency"] == pytest.approx(70_000_000), "median wait 20 us, and answer"
+    assert found["front_end.lane_rate"] == pytest.approx(run[0].block_bytes / 8.192e-6)
+
+
+def test_a_cost_is_never_below_zero_and_has_its_interval() -> None:
+    draw = np.random.default_rng(3)
+    work = np.stack([np.ones(400), draw.integers(0, 9, 400)], 1)
+    took = work @ (100.0, 0.0) + draw.normal(0, 30, 400)
+    fixed, each = cost_of(work, took)
+    assert each.value >= 0 and each.low >= 0 and fixed.low < 100 < fixed.high
+    assert fixed.count == 400 and (work @ (fixed.value, each.value)).sum() == pytest.approx(
+        took.sum()
+    )
+
+
+def test_reads_are_drawn_by_cause_and_load_as_they_were() -> None:
+    """Mean and median of each cause come out, and a cause with few reads gets those of all."""
+    draw = np.random.default_rng(5)
+    cause = np.repeat([DEMAND, WINDOW, 5], [600, 600, 20])
+    took = (draw.lognormal(0, 1, 1220) * np.where(cause == DEMAND, 3e5, 12e5)).astype(np.int64)
+    beside = np.arange(1220) % 40
+    took[(cause == WINDOW) & (beside > 19)] *= 3
+    rows = rows_of(cause, beside, took)
+    assert sorted({(row[0], row[1]) for row in rows})[0] == (0.0, 1e9)
+    disk = own().disk
+    assert disk is not None
+    service = msgspec.structs.replace(
+        disk.service.set(took.mean() / 1e6), spread=rows
+    )  # the preset's unit is ms
+    services = Services(msgspec.structs.replace(disk, service=service), seed=1)
+    for mine, kind, load in (
+        (cause == DEMAND, DEMAND, 0),
+        ((cause == WINDOW) & (beside > 19), WINDOW, 30),
+        (cause > 0, 5, 0),
+    ):
+        if kind == DEMAND:
+            mine = mine & (beside <= np.median(beside[mine]))
+        drawn = [services.draw_ns(kind, load, at * 10**10) for at in range(4000)]
+        assert np.mean(drawn) == pytest.approx(took[mine].mean(), rel=0.1)
+        assert np.median(drawn) == pytest.approx(np.median(took[mine]), rel=0.1)
+    at_once = {services.draw_ns(DEMAND, 0, 10**12 + after) for after in range(5)}
+    assert len(at_once) == 1, "a slow moment is slow for all"
+
+
+def test_the_fit_predicts_the_run_that_it_was_made_of(run: tuple[Trace, Samples]) -> None:
+    """In closed loop bytes, decisions and processor time of the run come out."""
+    trace, samples = run
+    preset = fitted(*run)
+    found = predicted_of(closed_loop(trace, preset), preset, trace)
+    measured = measured_of(trace, samples)
+    assert found.cpu_ns == pytest.approx(measured.cpu_ns, rel=0.05)
+    assert found.bytes_read == pytest.approx(measured.bytes_read, rel=0.1)
+    assert found.hit == pytest.approx(measured.hit, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "what"),
+    [
+        (slice(0, 0), 50, "has no moments"),
+        (slice(None), 5_000, "has 77 undisturbed turns with commands, and a fit needs 5000"),
+    ],
+)
+def test_too_few_samples_are_refused(tmp_path: Path, rows: slice, least: int, what: str) -> None:
+    folder = written(tmp_path, recorded())
+    trace = read_trace(folder)
+    (folder / "moments.bin").write_bytes(moments(trace)[rows].tobytes())
+    with pytest.raises(BadInput, match=what):
+        fit(own(), read_samples(folder), STAGES, "run", block_bytes=65536, least=least)
+
+
+def test_a_hole_in_the_moments_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path, recorded())
+    rows = moments(read_trace(folder))
+    rows["lost"][len(rows) // 2] = 3
+    (folder / "moments.bin").write_bytes(rows.tobytes())
+    with pytest.raises(BadInput, match="lacks 3 moments"):
+        read_samples(folder)
+
+
+def test_a_log_without_moments_still_says_how_long_reads_took(tmp_path: Path) -> None:
+    """Costs of the reactor stay the preset's own."""
+    trace = read_trace(written(tmp_path, recorded()))
+    found = fit(own(), samples_of_log(trace), {}, "run", block_bytes=65536, least=0)
+    took = np.mean([one.ended_ns - one.at_ns for one in trace.reads])
+    assert found.disk is not None and found.disk.service.base == pytest.approx(took * 1000)
+    assert found.cores == own().cores
+
+
+def test_a_window_in_which_the_reactor_was_away_is_told() -> None:
+    """Two windows of two turns; in the second a half of the time was somebody else's."""
+    rows = np.zeros(7, MOMENT)
+    rows["kind"] = [2, 2, 3, 2, 2, 3, 2]
+    rows["at_ns"][2, :2] = 100_000, 99_000
+    rows["at_ns"][5, :2] = 100_000, 50_000
+    assert Moments(rows).undisturbed.tolist() == [True, True, False, False, False]
 
 
 def test_what_is_drawn_of_a_disk_has_the_fitted_mean_and_spread() -> None:
-    """Reads far apart have the mean `service`, and a tenth takes longer than p90. Reads of one
-    moment take the same time."""
+    """In the engine, which knows no cause: reads far apart have the mean `service`, and a tenth
+    takes longer than p90. Reads of one moment take the same time."""
     disk = own().with_({"disk.p90": 2.0, "disk.together": 1.0, "disk.depth": 64})
     chip = Chip(Network((medium(disk),), {"only": (Stage("drive"),)}), seed=3)
     at_ps = np.repeat(np.arange(4000, dtype=np.uint64) * 10**11, 2)
@@ -80,20 +177,27 @@ def test_what_is_drawn_of_a_disk_has_the_fitted_mean_and_spread() -> None:
     assert quantiles[1] / quantiles[0] == pytest.approx(2.0 / 0.82, rel=0.05)
 
 
-def test_a_run_without_stage_times_is_refused() -> None:
-    timed = {name: stage for name, stage in STAGES.items() if name != "read_service"}
-    with pytest.raises(BadInput, match="run: has no stage times of read_service"):
-        fit(own(), timed, trace(), "run")
-
-
-def test_a_fitted_preset_can_be_read_again(tmp_path: Any) -> None:
-    fitted = fit(own(), STAGES, trace(), "run")
-    write_preset(fitted, tmp_path / "fit.toml", "run")
+def test_a_fitted_preset_can_be_read_again(tmp_path: Path, run: tuple[Trace, Samples]) -> None:
+    """With its rows of services, so that it predicts alike."""
+    preset = fitted(*run)
+    write_preset(preset, tmp_path / "fit.toml", "run")
     again = read_preset(str(tmp_path / "fit.toml"))
     assert {name: number.base for name, number in again.numbers()} == pytest.approx(
-        {name: number.base for name, number in fitted.numbers()}
+        {name: number.base for name, number in preset.numbers()}
     )
-    assert again.calibrated is False
+    assert again.calibrated is False and again.disk is not None and preset.disk is not None
+    assert np.allclose(again.disk.service.spread, preset.disk.service.spread, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spread", ["[1]", "[[-1.0, 5.0]]", "[[1.0, 5.0, 1.0]]", "7"])
+def test_a_broken_spread_is_refused(tmp_path: Path, spread: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(
+        'extends = "dpu_x86_measured"\n[disk]\nservice = { value = 1, unit = "ms", low = 1, '
+        f'high = 1, tag = "guess", source = "none", spread = {spread} }}\n'
+    )
+    with pytest.raises(BadInput, match="spread"):
+        read_preset(str(path))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +214,7 @@ def test_a_fitted_preset_can_be_read_again(tmp_path: Any) -> None:
 def test_a_verdict(error: float, spread: float | None, verdict: str) -> None:
     one = Judged(
         run="a",
-        figure="fetch mean",
+        figure="on the device, mean",
         measured=1.0,
         predicted=1.0 + error,
         error=error,
@@ -154,27 +258,34 @@ def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
     assert status_of(judged + again) == status
 
 
-def logged(hits: int, mean_ns: float) -> Logged:
-    return Logged(
-        provenance="measured",
-        storage="disk",
-        hits=hits,
-        late=0,
-        misses=100 - hits,
-        fetch_ns=times_of([mean_ns] * 5),
-        stall_ns=times_of([]),
-        seconds=2.0,
-        bytes_read=4_000_000,
+def test_a_structure_that_is_off_by_a_nanosecond_is_a_miss(run: tuple[Trace, Samples]) -> None:
+    """This rung has no tolerance: any error rules out `calibrated`."""
+    modelled, measured = own_times(run[0])
+    assert {one.verdict for one in structure("a", modelled, measured)} == {"met"}
+    off = msgspec.structs.replace(modelled, max=modelled.max + 1)
+    assert status_of(structure("a", off, measured)) == "uncalibrated"
+
+
+def observed(hit: float, mean_ns: float, cpu_ns: float = 100.0) -> Observed:
+    return Observed(
+        hit=hit,
+        late=0.0,
+        miss=1 - hit,
+        bytes_read=4e6,
+        cpu_ns=cpu_ns,
+        device_ns=times_of([mean_ns] * 5),
+        tokens_per_s=10.0,
     )
 
 
 def test_a_prediction_is_judged_against_the_mean_of_the_repeats() -> None:
-    predicted: Any = logged(72, 1_150.0)
-    found = {one.figure: one for one in judge("a", predicted, [logged(70, 900), logged(74, 1100)])}
+    repeats = [observed(0.70, 900), observed(0.74, 1100)]
+    found = {one.figure: one for one in judge("a", observed(0.72, 1150, 106), repeats)}
     assert list(found) == [figure.text for figure in FIGURES]
     assert found["hit"].error == pytest.approx(0.0)
     assert found["hit"].spread == pytest.approx(0.04)
-    assert found["fetch mean"].error == pytest.approx(0.15)
-    assert found["fetch mean"].spread == pytest.approx(0.2)
-    assert found["bandwidth"].verdict == "met" and found["bandwidth"].measured == 2_000_000
-    assert Figure("hits", "hit", 0.01, True).error(0.5, 0.4) == pytest.approx(0.1)
+    assert found["on the device, mean"].error == pytest.approx(0.15)
+    assert found["on the device, mean"].spread == pytest.approx(0.2)
+    assert found["bytes read"].verdict == "met" and found["bytes read"].spread == 0
+    assert found["reactor's processor time"].verdict == "missed"
+    assert Figure("hit", "hit", 0.01, True).error(0.5, 0.4) == pytest.approx(0.1)

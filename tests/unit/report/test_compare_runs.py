@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asic_logs import recorded as decoded
+from asic_logs import written
 
 from offstage import __version__
+from offstage.asic_model.timed import as_hosts_saw
+from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.report.compare import validate
 from offstage.testbeds.report.compare.build import Plan
 from offstage.testbeds.report.compare.effect import Load
 from offstage.testbeds.report.compare.recorded import find_runs, read_run
@@ -65,3 +70,39 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
         find_runs(tmp_path)
     with pytest.raises(BadInput, match="no such folder"):
         find_runs(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("delay_us", "refused"), [(40.0, False), (110.0, True), (None, False)])
+def test_a_recording_of_a_busy_machine_is_no_measurement(
+    tmp_path: Path, delay_us: float | None, refused: bool
+) -> None:
+    """It is refused in one line with its figures, unless asked for."""
+    machine = {"reactor_delay_us": delay_us, "pressure": 0.9}
+    folder = recorded(tmp_path / "run", machine=machine)
+    assert validate.read_measured(folder, busy=True).path == folder
+    if not refused:
+        assert validate.read_measured(folder, busy=False).path == folder
+        return
+    with pytest.raises(BadInput, match=r"waited 110 us for a processor each time.*pressure 90%"):
+        validate.read_measured(folder, busy=False)
+
+
+def test_only_held_out_workloads_are_judged(tmp_path: Path) -> None:
+    """A repeat of the run of the fit, or that run, says nothing of other workloads."""
+    first = read_run(recorded(tmp_path / "first"))
+    other = read_run(recorded(tmp_path / "other"))
+    assert list(validate.by_workload([other], first).values()) == [[other]]
+    with pytest.raises(BadInput, match="the fit uses this workload"):
+        validate.by_workload([other, first], first)
+
+
+def test_a_host_says_how_long_its_fetches_took(tmp_path: Path) -> None:
+    """Its own clock goes before what a log and means can be put together to, and where no host
+    said it, the run has a note."""
+    trace = read_trace(written(tmp_path, decoded()))
+    put_together = as_hosts_saw(trace, {}).fetch_ns
+    told = as_hosts_saw(trace, {}, [0.1, 0.2, 9.25], 4_000).fetch_ns
+    assert (told.count, told.max) == (4_000, 9_250_000.0) and told.max != put_together.max
+    assert told.mean == pytest.approx(3_183_333.3)
+    run = read_run(recorded(tmp_path / "alone"))
+    assert [note.code for note in run.notes] == ["fetch-constructed"]

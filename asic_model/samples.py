@@ -1,0 +1,169 @@
+"""What a recording measured, as samples: service of reads, processor time of the reactor, waits.
+
+Model: a read's service is from the moment the storage had it until the reactor took its end. That
+includes the wait until the reactor looks, at most from POLLED on (`struct ofs_moment`); the wait
+behind other ends of the same look, and the core's own work, come after it and are not part of it.
+Processor time is of turns that nothing interrupted, by phase, against the work that they did; those
+that wrote a prefill are left out.
+
+What can fail: `BadInput` for a recording without moments, or with a hole in them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.asic_model.trace import Trace
+from offstage.bindings.errors import BadInput
+from offstage.bindings.moments import MOMENT, PHASES, Moments, station
+
+__all__ = ["Cost", "Samples", "cost_of", "read_samples", "samples_of_log"]
+
+DRAWS = 200  # of the bootstrap
+NAME = "moments.bin"
+FIX = "record it again, with daemon.stage_timers on"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Of one recording, in ns. `cause`, `beside`, `service`: of each read, `beside` the reads in
+    flight when it was submitted. `before`, `after`: its waits for the reactor, until it was
+    submitted and from its end to the answer. `device`: of each command with demands, from the
+    decision until its last block was staged; 0 where all were. `ring`: from sent to taken, where
+    the host said when it was sent. `turns`: those in which the reactor was on its processor all the
+    while, without those that wrote."""
+
+    cause: npt.NDArray[np.int64]
+    beside: npt.NDArray[np.int64]
+    service: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    device: npt.NDArray[np.float64]
+    ring: npt.NDArray[np.int64]
+    turns: npt.NDArray[np.void]
+    work: dict[str, int]
+    """Of all commands and reads: `commands`, `demands`, `scores`, `reads`."""
+
+    def phase(self, name: str) -> npt.NDArray[np.float64]:
+        """Processor time of a phase in each of `turns`."""
+        return np.asarray(self.turns["at_ns"][:, PHASES.index(name)], np.float64)
+
+    @property
+    def cpu_ns(self) -> float:
+        """Processor time of the reactor's work on commands and reads: of each phase that of
+        `turns`, times all work over theirs."""
+        pairs = (("commands", "commands", "commands"), ("issue", "begun", "reads"))
+        total = 0.0
+        for phase, did, all_work in (*pairs, ("reap", "ended", "reads")):
+            rows = self.turns[did] > 0
+            done = int(self.turns[did].sum())
+            total += self.phase(phase)[rows].sum() * self.work[all_work] / max(done, 1)
+        return total
+
+
+def read_samples(folder: Path) -> Samples:
+    """The samples of a recorded run, from its folder."""
+    path = folder / NAME
+    try:
+        rows = np.frombuffer(path.read_bytes(), MOMENT)
+    except (OSError, ValueError):
+        raise BadInput("has no moments of reads and commands", str(folder), FIX) from None
+    found = Moments(rows)
+    if not len(found.commands) or not len(found.reads):
+        raise BadInput("has no moments of reads and commands", str(path), FIX)
+    if found.lost:
+        raise BadInput(f"lacks {found.lost} moments: the ring was full", str(path), FIX)
+    return _samples(found)
+
+
+def samples_of_log(trace: Trace) -> Samples:
+    """What a decision log alone has, one of a recording without moments: the service of each read,
+    with its waits for the reactor, which a log does not tell apart."""
+    at, ended = (
+        np.array([getattr(one, key) for one in trace.reads], np.int64)
+        for key in ("at_ns", "ended_ns")
+    )
+    began = np.arange(len(at)) - np.searchsorted(np.sort(ended), at, side="right")
+    none = np.zeros(0, np.int64)
+    return Samples(
+        cause=np.array([one.cause for one in trace.reads], np.int64),
+        beside=np.maximum(began, 0),
+        service=np.maximum(ended - at, 1),
+        before=none,
+        after=none,
+        device=np.zeros(0),
+        ring=none,
+        turns=np.zeros(0, MOMENT),
+        work={"commands": 0, "demands": 0, "scores": 0, "reads": len(at)},
+    )
+
+
+def _samples(found: Moments) -> Samples:
+    reads, commands, turns = found.reads, found.commands, found.turns
+    sent, taken = (station(commands, "command", name) for name in ("sent", "taken"))
+    decided, answered = (station(commands, "command", name) for name in ("decided", "answered"))
+    submitted, reaped = (station(reads, "read", name) for name in ("submitted", "reaped"))
+    asked = commands["demands"] > 0
+    said = asked & (sent > 0) & (sent <= taken)
+    return Samples(
+        cause=reads["cause"].astype(np.int64),
+        beside=reads["begun"].astype(np.int64),
+        service=reaped - submitted,
+        before=submitted - station(reads, "read", "decided"),
+        after=station(reads, "read", "answered") - reaped,
+        device=((answered - decided) * (commands["begun"] > 0))[asked].astype(np.float64),
+        ring=(taken - sent)[said],
+        turns=turns[found.undisturbed & (turns["puts"] == 0)],
+        work={
+            "commands": len(commands),
+            "demands": int(commands["demands"].sum()),
+            "scores": int(commands["scores"].sum()),
+            "reads": len(reads),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A fitted cost with its 95 % interval, and the number of samples behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def cost_of(work: npt.NDArray[np.float64], took: npt.NDArray[np.float64]) -> list[Cost]:
+    """Costs of a unit of each kind of work: `took` [n] as a sum of `work` [n, kinds], none below 0,
+    scaled so that the sums agree. The intervals are of a bootstrap over the samples."""
+    draw = np.random.default_rng(1)
+    best = _least_squares(work, took)
+    count = len(took)
+    again = [
+        _least_squares(work[rows], took[rows])
+        for rows in (draw.integers(0, count, count) for _ in range(DRAWS))
+    ]
+    low, high = np.quantile(np.array(again), (0.025, 0.975), axis=0)
+    return [
+        Cost(float(value), float(min(a, value)), float(max(b, value)), count)
+        for value, a, b in zip(best, low, high, strict=True)
+    ]
+
+
+def _least_squares(
+    work: npt.NDArray[np.float64], took: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Non-negative: the best of all subsets of the few kinds of work."""
+    kinds = work.shape[1]
+    best, error = np.zeros(kinds), np.inf
+    for chosen in range(1, 1 << kinds):
+        columns = [kind for kind in range(kinds) if chosen >> kind & 1]
+        found = np.linalg.lstsq(work[:, columns], took, rcond=None)[0]
+        left = float(((work[:, columns] @ found - took) ** 2).sum())
+        if (found >= 0).all() and left < error:
+            best, error = np.zeros(kinds), left
+            best[columns] = found
+    whole = float((work @ best).sum())
+    return best * (took.sum() / whole) if whole else best

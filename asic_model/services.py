@@ -1,0 +1,76 @@
+"""The service of a disk's reads, drawn as it was measured: by cause, and by the reads beside it.
+
+Model: a row of `disk.service`'s `spread` is a cause (or OTHER), the most reads in flight that the
+row is of, and then STEPS times over the mean, in order, each as probable as the next: the whole
+distribution, without a shape put on it. Reads that begin within `disk.together` of each other draw
+the same place in their rows, since a slow moment of a disk is slow for all. A draw is a function of
+(seed, moment): the same on every machine. Nothing here can fail.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.asic_model.blocks import Disk
+
+__all__ = ["OTHER", "Services", "rows_of"]
+
+STEPS = 200
+OTHER = 0.0
+LEAST, LEAST_CUT = 30, 100
+"""Samples of a cause, below which it is drawn from all; and of each half by load."""
+MASK = (1 << 64) - 1
+
+
+def rows_of(
+    cause: npt.NDArray[np.int64], beside: npt.NDArray[np.int64], took: npt.NDArray[np.int64]
+) -> tuple[tuple[float, ...], ...]:
+    """The rows of measured reads, `took` each; all over the mean of all."""
+    mean = took.mean()
+    rows = [_row(OTHER, np.inf, took / mean)]
+    for one in np.unique(cause):
+        mine = cause == one
+        if mine.sum() < LEAST:
+            continue
+        middle = float(np.median(beside[mine]))
+        few = mine & (beside <= middle)
+        many = mine & (beside > middle)
+        if min(few.sum(), many.sum()) >= LEAST_CUT:
+            rows.append(_row(one, middle, took[few] / mean))
+            rows.append(_row(one, np.inf, took[many] / mean))
+        else:
+            rows.append(_row(one, np.inf, took[mine] / mean))
+    return tuple(rows)
+
+
+def _row(cause: float, most: float, took: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    shares = (np.arange(STEPS) + 0.5) / STEPS
+    times = np.quantile(took, shares)
+    times *= took.mean() / times.mean()
+    return (float(cause), min(most, 1e9), *(float(one) for one in times))
+
+
+class Services:
+    """Draws for one run."""
+
+    def __init__(self, disk: Disk, seed: int) -> None:
+        self._mean_ns = disk.service.base / 1000
+        self._span_ps = max(1, disk.together.whole)
+        self._seed = seed
+        self._rows: dict[int, list[tuple[float, ...]]] = {}
+        for row in disk.service.spread:
+            self._rows.setdefault(int(row[0]), []).append(row[1:])
+
+    def draw_ns(self, cause: int, beside: int, at_ps: int) -> int:
+        """The service of a read of that cause, with so many reads beside it, that begins now."""
+        rows = self._rows.get(cause) or self._rows[int(OTHER)]
+        _, *times = next((row for row in rows if beside <= row[0]), rows[-1])
+        share = _mixed(self._seed * 0x9E3779B97F4A7C15 + at_ps // self._span_ps) / (MASK + 1)
+        return max(1, round(times[int(share * len(times))] * self._mean_ns))
+
+
+def _mixed(value: int) -> int:
+    """SplitMix64 (Steele, Lea, Flood 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & MASK
+    return value ^ value >> 31

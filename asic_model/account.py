@@ -122,7 +122,7 @@ class NoDevice:
         self._calls += 1
         heapq.heappush(self._due, (ps, self._calls, call))
 
-    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: int) -> int:
+    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
         """As of a `Device`; there is no request, so the tag is 0."""
         self.at(now_ps, done)
         return 0

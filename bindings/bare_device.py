@@ -142,7 +142,7 @@ class BareDevice:
         return BareSession(int(session[0]), block_keys(keys, self.config.layer_count))
 
     def moments(self, most: int) -> NDArray[np.void]:
-        """Take at most so many moments of reads, commands and turns, rows of MOMENT."""
+        """Take up to `most` moments of reads, commands and turns, rows of MOMENT."""
         rows = np.zeros(most, MOMENT)
         target = ffi.cast("struct ofs_moment *", rows.ctypes.data)
         return rows[: check_rc(lib.ofs_device_moments_take(self.handle, target, most), "moments")]

@@ -85,7 +85,7 @@ enum ofs_read_station {
 	OFS_READ_REAPED = 3,    /* the reactor took its end from the storage */
 	OFS_READ_TAKEN = 4,     /* and came to it, behind others of the same look */
 	OFS_READ_PUBLISHED = 5, /* it is in the directory; 0: it is not */
-	OFS_READ_ANSWERED = 6   /* what waited for it is told */
+	OFS_READ_ANSWERED = 6   /* what waited for it has its answer */
 };
 enum ofs_command_station {
 	OFS_COMMAND_SENT = 0, /* by the host's clock; 0: the host did not say */

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from service_world import World, world_of
 
 from offstage.bindings.attachment import Attachment
@@ -20,6 +21,7 @@ from offstage.bindings.figures import (
     TenantStatus,
 )
 from offstage.bindings.ledger import Ledger
+from offstage.bindings.moments import MOMENT
 from offstage.bindings.stages import StageTimes, StepTimes
 from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import Config
@@ -41,6 +43,7 @@ class FakeDevice(Device):
         self.policies: list[PolicyOptions] = []
         self.pending = [np.zeros(3, RECORD), np.zeros(2, RECORD)]
         self.log_bytes = [b"abc", b"defg"]
+        self.noted = [np.ones(4, MOMENT)]
         self.dirty = 0
         self.resets = 0
         self.wiping = 0  # writes of deletes that are in flight
@@ -173,6 +176,9 @@ class FakeDevice(Device):
 
     def records(self) -> Any:
         return self.pending.pop(0) if self.pending else np.zeros(0, RECORD)
+
+    def moments(self) -> NDArray[np.void]:
+        return self.noted.pop(0) if self.noted else np.zeros(0, MOMENT)
 
     def log(self) -> bytes:
         return self.log_bytes.pop(0) if self.log_bytes else b""

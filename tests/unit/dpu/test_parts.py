@@ -19,6 +19,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, printable
 from offstage.bindings.ledger import Ledger
+from offstage.bindings.moments import MOMENT
 from offstage.dpu import protocol as p
 from offstage.dpu.config.derive import derive
 from offstage.dpu.config.options import Tenant
@@ -140,6 +141,8 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     assert np.array_equal(read_records(tmp_path / "run"), wanted)
     assert (tmp_path / "run/decisions.log").read_bytes() == b"abcdefg"
     manifest = json.loads((tmp_path / "run/record.json").read_text())
+    assert (tmp_path / "run/moments.bin").read_bytes() == np.ones(4, MOMENT).tobytes()
+    assert manifest["machine"]["seconds"] > 0
     assert manifest["stages"]["decide"]["buckets"] == [[127, 2], [1023, 1]]
     assert manifest["records"] == 5 and manifest["records_lost"] == 7 and manifest["closed"]
     assert manifest["memory"]["bytes"] == 4096 and manifest["device"] == "asic_7nm"

@@ -343,7 +343,7 @@ def _check_number(number: Number, option: Any, where: str) -> None:
 
 def _check(preset: Preset, where: str) -> None:
     """BadInput for the first contradiction."""
-    for broken, what, key, fix in _contradictions(preset):
+    for broken, what, key, fix in (*_contradictions(preset), *_of_the_clock(preset)):
         if broken:
             raise BadInput(what, f"{where}: {key}", fix)
 
@@ -410,14 +410,6 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
             "[dma] piece",
             "cut smaller",
         )
-    if preset.logic is not None and preset.node_nm:
-        clock, closed_ghz = preset.logic.clock, synthesis().clock_ghz
-        yield (
-            clock.tag != "guess" and clock.base > closed_ghz * 1e9,
-            f"{clock.value:g} {clock.unit}, where synthesis closed {closed_ghz:.2f} GHz at most",
-            "[logic] clock",
-            "lower it, or tag it as the guess that it is",
-        )
     own = (
         "dma",
         "codec",
@@ -433,4 +425,16 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
             f"a {preset.kind} has no {block}",
             f"[{block}]",
             "leave it out",
+        )
+
+
+def _of_the_clock(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
+    """The same of a clock that no synthesis has closed."""
+    if preset.logic is not None and preset.node_nm:
+        clock, closed_ghz = preset.logic.clock, synthesis().clock_ghz
+        yield (
+            clock.tag != "guess" and clock.base > closed_ghz * 1e9,
+            f"{clock.value:g} {clock.unit}, where synthesis closed {closed_ghz:.2f} GHz at most",
+            "[logic] clock",
+            "lower it, or tag it as the guess that it is",
         )

@@ -410,15 +410,7 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
             "[dma] piece",
             "cut smaller",
         )
-    own = (
-        "dma",
-        "codec",
-        "metadata",
-        "dedup",
-        "scheduler",
-        "qos",
-        "logic",
-    )  # of a chip, and of no DPU
+    own = (*NEEDED["asic"][1:-1],)  # of a chip, and of no DPU
     for block in {"asic": ("cores",), "dpu": own}[preset.kind]:
         yield (
             getattr(preset, block) is not None,

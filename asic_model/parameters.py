@@ -18,6 +18,7 @@ key, a number without tag or source, a wrong unit, a negative value, a range tha
 value, and numbers that contradict each other.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -343,7 +344,7 @@ def _check_number(number: Number, option: Any, where: str) -> None:
 
 def _check(preset: Preset, where: str) -> None:
     """BadInput for the first contradiction."""
-    for broken, what, key, fix in (*_contradictions(preset), *_of_the_clock(preset)):
+    for broken, what, key, fix in itertools.chain(_contradictions(preset), _of_the_clock(preset)):
         if broken:
             raise BadInput(what, f"{where}: {key}", fix)
 

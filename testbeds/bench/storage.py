@@ -431,6 +431,7 @@ def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> Drive:
         "read_bytes_per_s": (large.bytes_per_s, float(cited["read_bytes_per_s"])),
     }
     late = dict(zip(figures, (latency_late, iops_late, large_late), strict=True))
+    figures = {name: pair for name, pair in figures.items() if pair[1]}  # as far as published
     say(
         f"{drive.name}: "
         + ", ".join(f"{name} {got / cite:.2f} of cited" for name, (got, cite) in figures.items())

@@ -83,7 +83,7 @@ def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
     assert kept == ["emulated-window-ema-shared", "measured-window-ema-shared"]
     compared = json.loads((folder / "out/compare.json").read_text())
     devices = [one["device"] for one in compared["columns"]]
-    assert devices == ["measured DPU", "dpu_x86_measured", "bluefield3", "asic_7nm"]
+    assert devices == ["measured DPU", "dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm"]
     assert "uncalibrated" in compared["sentence"] and (folder / "out/compare.html").is_file()
 
 

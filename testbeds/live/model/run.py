@@ -340,14 +340,14 @@ class TextRun:
         counted = counters_since(counted, device_counters(self.link))
         guesses = self._guesses() - guesses_before
         guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
-        foretold, read = attention.predicted.foretold, ledger.demand_bytes_read
-        read += ledger.prefetch_bytes_read
+        foretold = attention.predicted.foretold
+        blocks_read = ledger.bytes_read // self.control.geometry.payload_size_bytes
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
         kl_mean = float(np.mean([one.kl for one in positions]))
         kind, whole = self._held[0], chosen == room
-        choice = self.choice if kind == "auto" else None
+        choice = self.choice if kind == "auto" and whole else None
         self.record = record = attention.record
         stall_ms = record.stall_ms()
         return ModelPass(
@@ -365,7 +365,7 @@ class TextRun:
             logit_error_max=max(one.logit_error for one in positions),
             bit_equal=self._bit_equal(logits, grown) if whole else None,
             demands=ledger.demands,
-            bytes_read=read,
+            bytes_read=ledger.bytes_read,
             hit=ledger.ended.hit_rate,
             late=ledger.ended.late_rate,
             stall_ms_p50=quantile(stall_ms, 0.5),
@@ -382,20 +382,14 @@ class TextRun:
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
             guesses_unused=guessed["unused"],
-            traffic=float(
-                share(read // self.control.geometry.payload_size_bytes, foretold.reference_reads)
-            ),
+            traffic=float(share(blocks_read, foretold.reference_reads)),
             worth=foretold.worth,
             curve=foretold.curve() if guesses else [],
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
             notes=[
                 *warm_start(before),
                 *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
-                *(
-                    kl_beyond(kl_mean, options.max_kl, choice.tail_tokens)
-                    if choice and whole
-                    else []
-                ),
+                *(kl_beyond(kl_mean, options.max_kl, choice.tail_tokens) if choice else []),
                 *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
             ],
         )
@@ -483,12 +477,11 @@ class TextRun:
 
     def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int]) -> bool:
         """Decode the same tokens with the same kernel, with all blocks in memory."""
-        identities = self.context.identities
         attention = ResidentAttention(
             self._pool_arrays,
             self.options.kernel,
             self.geometry,
-            lambda layer: self.source.blocks(layer, 0, identities),
+            lambda layer: self.source.blocks(layer, 0, self.context.identities),
             len(self.tokens) + self.options.steps,
             self.quantizer,
         )

@@ -43,7 +43,9 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     huge = pages.count("reserved huge pages")
     assert len(pages) == 2 + huge
     assert bool(found.notes) == (huge < 2)  # a note says where huge pages were not available
-    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + 9
+    published = sum(len(drive.figures) for drive in found.emulated)
+    assert published == 3 * len(presets()) - 1  # of one drive no rate of 4 KiB is published
+    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + published
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)
         assert (one.latency_ratio_fio_spinning is not None) == (one.queue_depth == 1)

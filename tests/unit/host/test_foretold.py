@@ -1,6 +1,7 @@
 """The core that guesses what a layer selects: is the laboratory's decision the live host's, are
 probabilities measured, and is the budget kept?"""
 
+from collections import OrderedDict
 from itertools import pairwise
 
 import numpy as np
@@ -149,3 +150,21 @@ def test_a_budget_buys_the_level_that_it_pays_for() -> None:
         assert traffic == pytest.approx(budget, rel=0.25)
         worths.append(core.worth)
     assert worths == sorted(worths, reverse=True) and worths[0] > worths[-1]
+
+
+def test_the_reference_is_lru_at_two_k() -> None:
+    """Are the reads that the budget is a multiple of those of a plain LRU of 2 k blocks a layer?"""
+    scores, _, selected = drawn(4, 120)
+    every, core = np.arange(LAYERS), Foretold(LAYERS, K, 4 * K * LAYERS, 1.0)
+    plain, reads = OrderedDict[tuple[int, int], None](), 0
+    for step in range(120):
+        core.ran(every, scores[step], np.stack([_marks(row) for row in selected[step]]), None)
+        core.end_step()
+        for layer, row in enumerate(selected[step].tolist()):
+            for ordinal in row:
+                reads += (layer, ordinal) not in plain
+                plain[layer, ordinal] = None
+                plain.move_to_end((layer, ordinal))
+            while len(plain) > 2 * K * LAYERS:
+                plain.popitem(last=False)
+    assert core.reference_reads == pytest.approx(reads, rel=0.05)

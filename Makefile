@@ -20,7 +20,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
 
-demo: $(VENV)/.stamp-model build ## the whole path in about three minutes; writes $(OUT)/report.html
+demo: $(VENV)/.stamp-model build ## the whole path in a few minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
 
 test: $(VENV)/.stamp-extras build ## the tests that this machine can run, but for the long ones (-m slow)

@@ -25,7 +25,7 @@ from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Limits, Network
 
-__all__ = ["Account", "Device", "Figures", "NoDevice", "Served", "digest", "logged_of"]
+__all__ = ["Account", "Calls", "Device", "Figures", "Served", "digest", "logged_of"]
 
 PS = 1000
 SHARE_OF_FETCHES = 0.02
@@ -36,10 +36,37 @@ PIECES_MAX = 1 << 14
 VISITS_MAX = 1 << 15
 
 
-class Device:
-    """The chip and a queue of timed calls. Times in ps."""
+class Calls:
+    """A queue of timed calls, without a chip: what is asked of it is done at once. Times in ps."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, int, Callable[[int], None]]] = []
+        self._calls = 0
+
+    def at(self, ps: int, call: Callable[[int], None]) -> None:
+        """Schedule `call` at time `ps`."""
+        self._calls += 1
+        heapq.heappush(self._due, (ps, self._calls, call))
+
+    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
+        """`done` gets the time of completion. Returns the request's tag; 0: there is no request."""
+        self.at(now_ps, done)
+        return 0
+
+    def run(self) -> int:
+        """Run until no call is due; return the time of the last."""
+        now_ps = 0
+        while self._due:
+            now_ps, _, call = heapq.heappop(self._due)
+            call(now_ps)
+        return now_ps
+
+
+class Device(Calls):
+    """Timed calls and the chip that serves what is asked."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
+        super().__init__()
         self.chip = open_chip(
             preset,
             Limits(
@@ -61,13 +88,6 @@ class Device:
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
         self._outside: deque[tuple[int, str, Callable[[int], None], dict[str, Any]]] = deque()
-        self._due: list[tuple[int, int, Callable[[int], None]]] = []
-        self._calls = 0
-
-    def at(self, ps: int, call: Callable[[int], None]) -> None:
-        """Schedule `call` at time `ps`."""
-        self._calls += 1
-        heapq.heappush(self._due, (ps, self._calls, call))
 
     def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
         """Submit a request; `done` gets its completion time. Returns the request's tag. While the
@@ -107,32 +127,6 @@ class Device:
                 at_ps, _, call = heapq.heappop(self._due)
                 now_ps = max(now_ps, at_ps)
                 call(now_ps)
-        return now_ps
-
-
-class NoDevice:
-    """A queue of timed calls without a chip: what is asked of it is done at once. Times in ps."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[int, int, Callable[[int], None]]] = []
-        self._calls = 0
-
-    def at(self, ps: int, call: Callable[[int], None]) -> None:
-        """Schedule `call` at time `ps`."""
-        self._calls += 1
-        heapq.heappush(self._due, (ps, self._calls, call))
-
-    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
-        """As of a `Device`; there is no request, so the tag is 0."""
-        self.at(now_ps, done)
-        return 0
-
-    def run(self) -> int:
-        """Run until no call is due; return the time of the last."""
-        now_ps = 0
-        while self._due:
-            now_ps, _, call = heapq.heappop(self._due)
-            call(now_ps)
         return now_ps
 
 

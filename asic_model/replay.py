@@ -20,8 +20,8 @@ import msgspec
 from offstage.asic_model.account import (
     PS,
     Account,
+    Calls,
     Device,
-    NoDevice,
     Served,
     digest,
     logged_of,
@@ -80,7 +80,7 @@ def closed_loop(
 def own_times(trace: Trace) -> tuple[Times, Times]:
     """The device times of the log's fetches in ns, replayed with each read's own time, and as the
     log has them. They are equal, unless the replay's structure (what waits for what) is wrong."""
-    replay = _OwnTimes(trace, read_preset("ideal"), NoDevice(), _nothing)
+    replay = _OwnTimes(trace, read_preset("ideal"), Calls(), _nothing)
     replay.run()
     return replay.account.figures(trace.block_bytes).device_ns, logged_of(trace).fetch_ns
 
@@ -146,9 +146,7 @@ class _Pending:
 class _Replay:
     """Decision-replay: runs the ordered fetches and reads on a chip."""
 
-    def __init__(
-        self, trace: Trace, preset: Preset, device: "Device | NoDevice", advance: Advance
-    ) -> None:
+    def __init__(self, trace: Trace, preset: Preset, device: Calls, advance: Advance) -> None:
         self.trace, self.preset, self.device = trace, preset, device
         self.account = Account()
         self._advance = advance

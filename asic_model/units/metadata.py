@@ -25,6 +25,8 @@ lie in lines of an entry's size. *Hashes* of written blocks: a new block's is ne
 write looks into the spill memory and takes an entry, whatever the SRAM's size.
 """
 
+from dataclasses import replace
+
 from offstage.asic_model.blocks import Logic, Memory, Metadata
 from offstage.asic_model.hardware import BLOCKS
 from offstage.asic_model.units.cost import per_byte_ps
@@ -94,24 +96,9 @@ def metadata_table(table: Metadata, logic: Logic) -> tuple[Unit, ...]:
 def look_up(table: Metadata, spill: str, memory: Memory, found: str) -> tuple[Stage, ...]:
     """Look up every entry of every block, and fetch the sets of missing ones from the spill memory.
     The route continues at the stage labelled `found`."""
-    set_bytes = table.entry.base * table.ways.base
-    return (
-        Stage(
-            "metadata",
-            items="blocks",
-            keys=keys_of_block(table),
-            bytes_permille=0,
-            next=found,
-            miss=f"{found}_spilled",
-        ),
-        Stage(
-            spill,
-            label=f"{found}_spilled",
-            items="missed",
-            bytes_permille=0,
-            item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, set_bytes),
-        ),
-    )
+    keys, set_bytes = keys_of_block(table), table.entry.base * table.ways.base
+    looked_up = Stage("metadata", items="blocks", keys=keys, bytes_permille=0)
+    return _or_spilled(looked_up, spill, memory, set_bytes, found)
 
 
 def averages(
@@ -120,22 +107,20 @@ def averages(
     """Look up the averages that a command's scores update. Missing lines are fetched from the
     spill memory, and those that they replace go there."""
     line_bytes = table.entry.base
+    in_line = max(1, int(line_bytes // AVERAGE_BYTES))
+    looked_up = Stage(
+        "metadata", label=label, items="scores", keys=1, per_key=in_line, bytes_permille=0
+    )
+    return _or_spilled(looked_up, spill, memory, 2 * line_bytes, found)
+
+
+def _or_spilled(
+    looked_up: Stage, spill: str, memory: Memory, missed_bytes: float, found: str
+) -> tuple[Stage, ...]:
+    """A look-up, and behind it the spill memory, which moves `missed_bytes` for each miss."""
+    label = f"{found}_spilled"
+    each_ps = per_byte_ps(memory.rate.base * memory.efficiency.base, missed_bytes)
     return (
-        Stage(
-            "metadata",
-            label=label,
-            items="scores",
-            keys=1,
-            per_key=max(1, int(line_bytes // AVERAGE_BYTES)),
-            bytes_permille=0,
-            next=found,
-            miss=f"{found}_spilled",
-        ),
-        Stage(
-            spill,
-            label=f"{found}_spilled",
-            items="missed",
-            bytes_permille=0,
-            item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, 2 * line_bytes),
-        ),
+        replace(looked_up, next=found, miss=label),
+        Stage(spill, label=label, items="missed", bytes_permille=0, item_ps=each_ps),
     )

@@ -271,7 +271,8 @@ def _guessed(one: "ModelPass") -> str:
 
 
 def _curve(one: "ModelPass") -> Table:
-    """The levels, as the host counts them; the first below the one in force is marked."""
+    """The levels, as the host counts them; the last not below the one in force is marked."""
+    assert one.traffic is not None and one.worth is not None, "something was guessed"
     columns = [
         Column("worth a read", "{:.1%}".format),
         Column("hits", "{:.1%}".format),

@@ -106,9 +106,10 @@ class ModelPass(msgspec.Struct, kw_only=True):
     `unused`: evicted without a demand."""
     guesses_late: int
     guesses_unused: int
-    traffic: float
-    """Reads over those of LRU without prefetch at 2 k, by the host's count of it; 0: unknown."""
-    worth: float
+    traffic: float | None
+    """Reads over those of LRU without prefetch at 2 k, by the host's count of it. None, as `worth`:
+    nothing was guessed."""
+    worth: float | None
     """The least probability that was worth a read at the end."""
     curve: list[CurveRow]
     """What each such probability would have had in the last steps, by the host's directories."""

@@ -382,8 +382,8 @@ class TextRun:
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
             guesses_unused=guessed["unused"],
-            traffic=float(share(blocks_read, foretold.reference_reads)),
-            worth=foretold.worth,
+            traffic=float(share(blocks_read, foretold.reference_reads)) if guesses else None,
+            worth=foretold.worth if guesses else None,
             curve=foretold.curve() if guesses else [],
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
             notes=[

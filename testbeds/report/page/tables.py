@@ -54,7 +54,7 @@ def _body(table: Table, part: Part) -> str:
 
 def _row(table: Table, row: Sequence[object], kind: str = "") -> str:
     name, *rest = table.cells(row)
-    shown = tag("th", _shown(name), scope="row")
+    shown = tag("th", _shown(name), scope="row", class_="" if table.columns[0].left else "number")
     for column, cell in zip(table.columns[1:], rest, strict=True):
         classes = [*([] if column.left else ["number"]), *(["bad"] if cell.mark == "bad" else [])]
         shown += tag("td", _shown(cell), class_=" ".join(classes))

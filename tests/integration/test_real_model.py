@@ -344,7 +344,9 @@ def test_what_is_predicted_is_staged_before_its_layer_asks(
         words = ["--select-blocks", "8", *SMALL_POOL, "--predict", "--ahead", ahead]
         (found[ahead],) = drive(tier, model, text, tmp_path / "out", *words)["passes"]
         assert "hints-unused" not in {note["code"] for note in found[ahead]["notes"]}
-    assert found["none"]["guesses"] == 0
+    none = found["none"]
+    assert none["guesses"] == 0 and none["traffic"] is None and none["worth"] is None
+    assert none["curve"] == []
     for ahead in ("hint", "fetch"):
         one = found[ahead]
         assert one["guesses"] > STEPS and one["guesses_used"] + one["guesses_late"] > 0
@@ -352,6 +354,7 @@ def test_what_is_predicted_is_staged_before_its_layer_asks(
         assert one["share_read"] == found["none"]["share_read"]
         assert one["blocks_verified"] == one["demands"] and one["blocks_corrupt"] == 0
     assert found["hint"]["guesses_used"] > 0
+    assert found["hint"]["traffic"] > 0 and 0 < found["hint"]["worth"] < 1
     assert found["hint"]["demands"] == found["none"]["demands"]
 
 

@@ -55,7 +55,7 @@ class Attached:
 @dataclass
 class ArmBed:
     """What the arms of a demo share. `isolate`: the daemon's reactor has a core to itself, and this
-    process keeps off it. `prefilled`: what the prefill wrote, if known."""
+    process keeps off it while the daemon runs. `prefilled`: what the prefill wrote, if known."""
 
     bed: LocalBed
     sizes: DaemonSizes
@@ -66,7 +66,6 @@ class ArmBed:
         self.core = -1
         if self.isolate:
             self.core = spare_core(-1, "--isolate")
-            os.sched_setaffinity(0, os.sched_getaffinity(0) - {self.core})
 
     def prefill(self, storage: Storage, write: Callable[[Attached], None]) -> None:
         """Let `write` put the contexts into the store."""
@@ -108,6 +107,18 @@ class ArmBed:
         return result
 
     @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Keep this process off the reactor's core. Entered behind the daemon's start: a daemon
+        inherits the cores that it may use."""
+        cores = os.sched_getaffinity(0)
+        if self.isolate:
+            os.sched_setaffinity(0, cores - {self.core})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, cores)
+
+    @contextmanager
     def _fresh(
         self, storage: Storage, arm: Arm, name: str, record_dir: Path | None
     ) -> Iterator[Attached]:
@@ -118,6 +129,7 @@ class ArmBed:
             sections["daemon"] |= {"isolate": True, "cpu": self.core}
         with (
             serve(sections, self.bed.work, name=name, record=record_dir) as tier,
+            self._aside(),
             (link := tier.at(name="demo-host")).attached() as (control, fabric),
         ):
             fabric.time_stages(True, all=record_dir is not None)

@@ -1,6 +1,7 @@
 """Does `offstage demo`, started as by a user, report correctly what it ran?"""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -248,6 +249,15 @@ def test_bad_options_are_one_line(
     printed = capsys.readouterr()
     assert printed.out == "" and len(printed.err.splitlines()) == 1 and said in printed.err
     assert list(tmp_path.rglob("summary.json")) == []
+
+
+def test_the_reactor_gets_a_core_and_the_demo_gets_it_back(tmp_path: Path) -> None:
+    """A daemon inherits the cores that it may use: it must start with all of them."""
+    cores = os.sched_getaffinity(0)
+    if os.geteuid() != 0 or len(cores) < 2:
+        pytest.skip("a core for the reactor alone takes root and two cores")
+    assert run([*SMALL, "--isolate", "--out", str(tmp_path / "out")]) == 0
+    assert os.sched_getaffinity(0) == cores
 
 
 def test_a_corrupt_block_fails_the_demo(

@@ -4,8 +4,9 @@ Model: one replay of a run's decisions says how many seconds of each unit's capa
 (`asic_model/load.py`). Twice the lanes, channels, engines or drives take half; so each is the
 smallest number at which its units are used no more than `FILL` at the rate asked, and at which the
 GPUs then reach it, waits included. Memory holds what it must: the staging memory the blocks that
-one step of all sessions demands, the SRAM their entries, the memory below it the table of all
-blocks of all sessions. A last replay, of the chip found, is what is shown.
+one step of all sessions demands, the SRAM their entries and an average for each block that is
+scored, the memory below it the table of all blocks of all sessions. A last replay, of the chip
+found, is what is shown.
 
 What can fail: `BadInput`, before any replay where GPUs or the metadata rule the question out, and
 after it for a unit of which the family has too few.
@@ -22,7 +23,7 @@ from offstage.asic_model.load import Work, serve, work_of
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.trace import Trace
-from offstage.asic_model.units.metadata import keys_of_block
+from offstage.asic_model.units.metadata import AVERAGE_BYTES, keys_of_block
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.asic.price import price
 from offstage.testbeds.progress import Progress
@@ -125,15 +126,15 @@ def _memory(trace: Trace, load: Load, family: Preset) -> dict[str, float]:
     stored = sessions * layers * max(one.scores or one.demands for one in trace.fetches)
     entry = table.entry.base * keys_of_block(table)
     needs = {
-        "metadata.sram": max(staged * entry, SRAM_MIN),
+        "metadata.sram": max(staged * entry + stored * AVERAGE_BYTES, SRAM_MIN),
         f"{family.staging}.channels": staged * trace.block_bytes,
         f"{family.spill}.channels": stored * entry,
     }
     if needs["metadata.sram"] > table.sram.high * table.sram.scale:
         mib = needs["metadata.sram"] / 2**20
         raise BadInput(
-            f"the entries of one step need {mib:,.3g} MiB of SRAM; {family.name} has at most "
-            f"{table.sram.high:g} {table.sram.unit}",
+            f"entries and averages of one step need {mib:,.3g} MiB of SRAM; {family.name} has at "
+            f"most {table.sram.high:g} {table.sram.unit}",
             WHERE,
             "give fewer GPUs or sessions to a chip",
         )

@@ -37,6 +37,17 @@ def test_the_chip_serves_what_was_asked_and_no_unit_could_be_halved(trace: Trace
     assert found.dollars is not None and found.dollars.low > 0 and found.watt.low > 0
 
 
+def test_longer_contexts_take_more_sram_for_their_averages(trace: Trace) -> None:
+    """A thousand times the blocks are scored, as many are demanded: 2 bytes for each."""
+    longer = [replace(one, scores=1000 * max(1, one.demands)) for one in trace.fetches]
+    sized = [
+        size(replace(trace, fetches=fetches), LOAD, read_preset("asic_7nm"), 1000, Silent())
+        for fetches in (trace.fetches, longer)
+    ]
+    short, long = ({one.parameter: one.value for one in found.parts} for found in sized)
+    assert short["metadata.sram"] < long["metadata.sram"]
+
+
 def test_what_no_chip_of_the_family_does_is_refused(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +61,7 @@ def test_what_no_chip_of_the_family_does_is_refused(
     with pytest.raises(BadInput, match="bought whole"):
         size(trace, LOAD, read_preset("bluefield3"), 1000, Silent())
     monkeypatch.setattr(sizes, "decision_replay", None)
-    with pytest.raises(BadInput, match=r"entries of one step need .* MiB of SRAM"):
+    with pytest.raises(BadInput, match=r"of one step need .* MiB of SRAM"):
         size(trace, replace(LOAD, gpus=100_000, sessions=100), chip, 1000, Silent())
 
 

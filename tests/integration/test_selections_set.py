@@ -133,6 +133,18 @@ def test_the_figures_within_a_budget_are_those_of_the_card(tmp_path: Path, text:
 
 
 @pytest.mark.slow
+def test_the_ends_of_the_curve_are_those_of_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least budget and the largest, of those that the card has."""
+    least, *_, most = FIGURES.BUDGETS_PERMILLE
+    monkeypatch.setattr(FIGURES, "BUDGETS_PERMILLE", (least, most))
+    rows = re.findall(r"^\| [\d.]+ \| [\d.]+ at [\d.]+ \| [\d.]+ at [\d.]+ \|", CARD, re.MULTILINE)
+    judges = [file for text, file in LOADER.FILES.items() if text.startswith("judge-")]
+    assert [rows[0], rows[-1]] == FIGURES.curve(sorted(judges), tmp_path)
+
+
+@pytest.mark.slow
 def test_the_means_over_the_texts_at_8k_are_those_of_the_page(tmp_path: Path) -> None:
     """Of k = 32 its table, and of k = 16 the two figures that it holds against aims."""
     assert [row for row in FIGURES.means(tmp_path, 32) if row not in PAGE] == []

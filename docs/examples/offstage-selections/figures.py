@@ -21,6 +21,9 @@ DATA = HERE / "offstage_selections/data"
 LONG = "-32k"
 """How the names of texts of 32K tokens end."""
 
+BUDGETS_PERMILLE = (600, 800, 1000, 1150, 1300, 1600, 2000)
+"""Of the curve, reads over those of LRU at 2 k."""
+
 T_OF_EIGHT = 2.365
 """Student's t of a 95 % interval over eight texts."""
 
@@ -112,16 +115,36 @@ def means(out: Path, k: int) -> list[str]:
     return lines
 
 
+def spent(text: Path, out: Path, permille: int, k: int, buffer: float) -> list[PointSummary]:
+    """`lookahead-measured` with a budget of reads, without a pool and behind one of k."""
+    policy = {"use": "lookahead-measured", "parameters": {"traffic_permille_max": permille}}
+    more = {"selection__k_blocks": k, "tier__buffer_over_k": [buffer], "policy": [policy]}
+    found = points(text, out / f"{text.stem}-{k}-{buffer:g}-{permille}", **more)
+    own = [one for one in found if one.info.policy.startswith("lookahead-measured")]
+    return sorted(own, key=lambda one: one.info.hbm_pool_over_k)
+
+
 def budgeted(text: Path, out: Path) -> str:
-    """A row of `lookahead-measured` with its own budget at 4k: for k of 32 and of 16, without a
-    pool and behind one of k."""
-    policy, cells = [{"use": "lookahead-measured"}], []
-    for k in (32, 16):
-        more = {"selection__k_blocks": k, "tier__buffer_over_k": [4.0], "policy": policy}
-        found = points(text, out / f"{text.stem}-{k}-budget", **more)
-        own = [one for one in found if one.info.policy == "lookahead-measured"]
-        cells += [cell(one) for one in sorted(own, key=lambda one: one.info.hbm_pool_over_k)]
+    """A row of a text: at 4k with the policy's own budget, for k of 32 and of 16, and at 8k with
+    one of 0.8 for k of 32."""
+    cells = []
+    for permille, k, buffer in ((1300, 32, 4.0), (1300, 16, 4.0), (800, 32, 8.0)):
+        cells += [cell(one) for one in spent(text, out, permille, k, buffer)]
     return f"| {text.stem} | " + " | ".join(cells) + " |"
+
+
+def curve(texts: list[Path], out: Path) -> list[str]:
+    """A row for each budget, at k = 32 and B = 4k: mean hits and reads over the texts."""
+    lines = []
+    for permille in BUDGETS_PERMILLE:
+        sides = zip(*(spent(text, out, permille, 32, 4.0) for text in texts), strict=True)
+        cells = []
+        for side in sides:
+            hits = [100 * one.nontrivial_hit.value for one in side if one.nontrivial_hit]
+            reads = [one.traffic_vs_reference.value for one in side if one.traffic_vs_reference]
+            cells.append(f"{statistics.mean(hits):.1f} at {statistics.mean(reads):.2f}")
+        lines.append(f"| {permille / 1000:g} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def _mean(texts: list[tuple[float, float]]) -> str:
@@ -152,9 +175,9 @@ def main() -> None:
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
     print("\n".join(["at 32K", *long]))
-    for path in sorted(DATA.glob("judge-*.parquet")):
-        if not path.stem.endswith(LONG):
-            print(budgeted(path, out))
+    judges = [one for one in sorted(DATA.glob("judge-*.parquet")) if not one.stem.endswith(LONG)]
+    print("\n".join(budgeted(text, out) for text in judges))
+    print("\n".join(["budgets", *curve(judges, out)]))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ change before a retry can help, 3 if there is no answer, 1 if a run failed, 130 
 it. A traceback is a bug in Offstage.
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "BadInput",
     "Corrupt",
@@ -20,6 +23,7 @@ __all__ = [
     "Unknown",
     "Unreachable",
     "brings",
+    "nearest",
     "printable",
 ]
 
@@ -83,6 +87,13 @@ class Missing(OffstageError):
             where,
             brings(extra),
         )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The fix of an unknown name: what was meant, if any of `known` is like it, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"
 
 
 def brings(extra: str) -> str:

@@ -8,7 +8,6 @@ live run: any mistake is one `BadInput` with the location and the remedy, and th
 unknown key suggests the nearest known one.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings import units
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 
 __all__ = [
     "Option",
@@ -148,8 +147,7 @@ def check_known(key: str, known: Iterable[str], where: str, noun: str = "key") -
     names = list(known)
     if key in names:
         return
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
-    raise BadInput(f"unknown {noun} {key!r}", where, f"did you mean {near[0]!r}?")
+    raise BadInput(f"unknown {noun} {key!r}", where, nearest(key, names))
 
 
 def resolve(

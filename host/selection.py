@@ -13,7 +13,6 @@ the tests over all selectors then check it against the contract.
 After construction only a caller's mistake can fail.
 """
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.outward import rounded_outwards
 
@@ -244,9 +243,7 @@ def selector(name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
     """A new, empty selector. Raises `BadInput` for an unknown name, or a layer whose entries are of
     several tokens."""
     if name not in SELECTORS:
-        near = difflib.get_close_matches(name, SELECTORS, n=1)
-        fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SELECTORS)}"
-        raise BadInput(f"unknown selector {name!r}", "selector", fix)
+        raise BadInput(f"unknown selector {name!r}", "selector", nearest(name, SELECTORS))
     return SELECTORS[name](geometry, layer)
 
 

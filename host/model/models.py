@@ -4,9 +4,7 @@ Each entry cites its numbers. A block holds 64 tokens unless a layer's compressi
 the block is our unit of paging, not a property of the model.
 """
 
-import difflib
-
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.host.model.geometry import KvGeometry, LayerKv
 
 __all__ = ["GEOMETRIES", "geometry"]
@@ -137,6 +135,4 @@ def geometry(name: str) -> KvGeometry:
     """The geometry called `name`. Raises `BadInput`, naming the nearest, when there is none."""
     if name in GEOMETRIES:
         return GEOMETRIES[name]
-    near = difflib.get_close_matches(name, GEOMETRIES, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(GEOMETRIES)}"
-    raise BadInput(f"unknown geometry {name!r}", "geometry", fix)
+    raise BadInput(f"unknown geometry {name!r}", "geometry", nearest(name, GEOMETRIES))

@@ -1,6 +1,6 @@
 """The command line: a registry of commands, each imported only when it is used.
 
-A new command is a file in this folder with a function `register(app)`, and a line in `COMMANDS`.
+A new command is a file in this folder with a function `register(app)`, and a name in `PANELS`.
 All errors end here: one line on stderr and the exit code of the error.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 import offstage
 from offstage.bindings.errors import Interrupted
@@ -20,24 +21,14 @@ from offstage.testbeds.cli.idle import refuse_idle_options
 
 __all__ = ["COMMANDS", "main", "run"]
 
-COMMANDS = {
-    "asic": "offstage.testbeds.cli.asic",
-    "bench": "offstage.testbeds.cli.bench",
-    "compare": "offstage.testbeds.cli.compare",
-    "config": "offstage.testbeds.cli.config",
-    "demo": "offstage.testbeds.cli.demo",
-    "doctor": "offstage.testbeds.cli.doctor",
-    "dpu": "offstage.testbeds.cli.dpu",
-    "host": "offstage.testbeds.cli.host",
-    "keys": "offstage.testbeds.cli.keys",
-    "lab": "offstage.testbeds.cli.lab",
-    "models": "offstage.testbeds.cli.models",
-    "plan": "offstage.testbeds.cli.plan",
-    "pod": "offstage.testbeds.cli.pod",
-    "report": "offstage.testbeds.cli.report",
-    "testbed": "offstage.testbeds.cli.testbed",
-    "trace": "offstage.testbeds.cli.trace",
+PANELS = {
+    "Start here": ("demo", "doctor", "plan", "compare", "report"),
+    "Run a tier": ("dpu", "host", "pod", "testbed", "config", "keys"),
+    "Experiments": ("lab", "trace", "models", "asic", "bench"),
 }
+"""What `offstage --help` shows, in its order."""
+
+COMMANDS = {name: f"offstage.testbeds.cli.{name}" for panel in PANELS.values() for name in panel}
 
 
 def _say_version(asked: bool) -> None:
@@ -52,7 +43,7 @@ def build(names: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="offstage",
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         help="Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.",
     )
 
@@ -67,6 +58,11 @@ def build(names: Sequence[str]) -> typer.Typer:
 
     for name in names:
         importlib.import_module(COMMANDS[name]).register(app)
+        panel = next(panel for panel, has in PANELS.items() if name in has)
+        known: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+        for one in known:
+            if not isinstance(one.rich_help_panel, str):  # registered just now
+                one.rich_help_panel = panel
     refuse_idle_options(app)
     return app
 

@@ -6,7 +6,6 @@ the module path. A bad name, or a bad class of another package, is a BadInput th
 at fault. Nothing here uses the core.
 """
 
-import difflib
 import functools
 import importlib
 import re
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.core import Policy
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.dpu.config.derive import core_policy
 from offstage.dpu.config.options import PolicyOptions
@@ -120,8 +119,7 @@ def find(name: str) -> type[PolicyComponent]:
         return _load(_only(offered[name]))
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    near = difflib.get_close_matches(name, [*_BUILT_IN, *offered], n=1, cutoff=0.0)
-    raise BadInput(f"unknown policy {name!r}", "policy", f"did you mean {near[0]!r}?")
+    raise BadInput(f"unknown policy {name!r}", "policy", nearest(name, [*_BUILT_IN, *offered]))
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,7 +295,6 @@ def _check_switches(core: CoreSwitches, where: str) -> None:
 
 def _check_parameter(name: str, value: object, where: str) -> None:
     if name not in PARAMETERS:
-        near = difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.0)
-        raise BadInput(f"unknown parameter {name!r}", where, f"did you mean {near[0]!r}?")
+        raise BadInput(f"unknown parameter {name!r}", where, nearest(name, PARAMETERS))
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadInput(f"{name} is {value!r}", where, "give a whole number, 0 or more")

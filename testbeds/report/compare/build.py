@@ -4,7 +4,6 @@ Each device runs the whole log once. Variations (parameters, load, a neighbour) 
 their speed-up is a ratio of two runs of that part, scaled by the ratio over the whole log.
 """
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.samples import read_samples, samples_of_log
 from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
 from offstage.asic_model.trace import Trace, read_trace
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.ledger import share
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.compare.columns import Column, Comparison
@@ -209,12 +208,7 @@ def small(folder: Path, command: str, progress: Progress) -> Comparison:
 
 def _preset(name: str) -> Preset:
     if not name.endswith(".toml") and name not in names():
-        near = difflib.get_close_matches(name, names(), 1, 0.0)
-        raise BadInput(
-            f"no preset {name!r}",
-            "--asic",
-            f"did you mean {near[0]}? `offstage asic presets` lists them",
-        )
+        raise BadInput(f"no preset {name!r}", "--asic", nearest(name, names()))
     return read_preset(name)
 
 

@@ -9,7 +9,6 @@ tokens, and for blocks use the process that was derived from them (`block_anchor
 Read once, at import; immutable. An unknown profile is `BadInput`.
 """
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.field import Structure
 from offstage.testbeds.workloads.selections.process import TABLE, layer_entries
@@ -136,9 +135,7 @@ def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Proces
 
     Raises BadInput for an unknown profile."""
     if profile not in PROFILES:
-        near = difflib.get_close_matches(profile, PROFILES, n=1)
-        fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
-        raise BadInput(f"unknown profile {profile!r}", "workload", fix)
+        raise BadInput(f"unknown profile {profile!r}", "workload", nearest(profile, PROFILES))
     if profile in _WHOLE:
         names = [_WHOLE[profile]] * layers
     else:

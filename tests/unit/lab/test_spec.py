@@ -161,6 +161,19 @@ def test_what_can_be_is_read(tmp_path: Path) -> None:
     assert one_cap.caps == [0]
 
 
+def test_a_spec_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    """An empty file is a mistake; one whose changes say something is not."""
+    empty = write(tmp_path, {})
+    with pytest.raises(BadInput, match="the spec is empty"):
+        load(empty)
+    assert load(empty, {"workload.steps": 7}).workload.steps == 7
+
+
+def test_a_key_like_no_other_is_answered_with_all(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"unknown key 'xyzzy'; choose one of .*workload"):
+        load(write(tmp_path, merged({"xyzzy": 1})))
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_an_unknown_key_names_the_nearest_at_every_level(table: str, tmp_path: Path) -> None:
     field = max(TABLES[table].__struct_fields__, key=len)

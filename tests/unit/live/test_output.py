@@ -4,6 +4,7 @@ code?"""
 import contextlib
 import errno
 import os
+import re
 import shlex
 import signal
 import socket
@@ -15,7 +16,7 @@ import pytest
 
 from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
 from offstage.testbeds.beds.daemon import offstage_words
-from offstage.testbeds.cli import run
+from offstage.testbeds.cli import COMMANDS, run
 from offstage.testbeds.cli.common import one_line_errors
 
 ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
@@ -94,6 +95,31 @@ def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
             timeout=120,
         )
         assert done.returncode == code and "Traceback" not in done.stderr
+
+
+def test_help_begins_with_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command in one panel, five of them first; -h at any depth."""
+    assert run(["-h"]) == 0
+    text = capsys.readouterr().out
+    shown = re.findall(r"^. (\w+)  +\S", text[text.index("Start here") :], re.MULTILINE)
+    assert shown[:5] == ["demo", "doctor", "plan", "compare", "report"]
+    assert sorted(shown) == sorted(COMMANDS)
+    for words in (["dpu"], ["dpu", "status"]):
+        shown = []
+        for option in ("-h", "--help"):
+            assert run([*words, option]) == 0
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1] != ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("offstage de", "demo"), ("offstage dpu stat", "status")]
+)
+def test_a_shell_completes_commands(line: str, expected: str) -> None:
+    """As bash asks: by the environment."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = offstage(out=subprocess.PIPE, _OFFSTAGE_COMPLETE="complete_bash", **asked)
+    assert (done.returncode, done.stdout.split()) == (0, [expected])
 
 
 ENCODINGS = [

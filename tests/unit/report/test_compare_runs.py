@@ -61,7 +61,7 @@ def test_what_cannot_be_compared_is_refused(
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="did you mean asic_7nm"):
+    with pytest.raises(BadInput, match="did you mean 'asic_7nm'"):
         Plan.of(["asic_7n"], samples=1, deep=False, calibration=None, command="", load=Load())
 
 

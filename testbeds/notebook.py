@@ -50,17 +50,16 @@ def run(
     out: str | Path = "lab-out",
     seeds: Sequence[int] = (),
     changes: Mapping[str, Any] | None = None,
-    sweep: bool = False,
     jobs: int = 0,
     cluster: str = "",
     progress: "Progress | None" = None,
 ) -> "Results":
     """Run an experiment: a spec's TOML file or the name of a shipped one.
 
-    seeds: in place of the spec's. changes: of its keys, such as `{"workload.steps": 64}`. sweep:
-    run every combination of its axes; a point that fails is in `results.summary.failed`. jobs:
-    processes, 0 for one for each core. What `out` holds of an earlier run is taken from there.
-    BadInput for a bad spec, RunFailed where a point of a plain run fails.
+    seeds: in place of the spec's. changes: of its keys, such as `{"workload.steps": 64}`.
+    jobs: processes, 0 for one for each core. What `out` holds of an earlier run is taken from it.
+    BadInput for a bad spec, RunFailed where a point fails; of a spec with axes of a sweep such a
+    point is in `results.summary.failed` instead.
     """
     from offstage.testbeds.lab.run.execute import default_jobs
     from offstage.testbeds.lab.run.experiment import compute, plan
@@ -73,14 +72,14 @@ def run(
         raise BadInput(f"jobs = {jobs}", "run", "give 1 or more, or 0 for one for each core")
     folder, shown = Path(out), progress or Silent()
     chosen = dict(changes or {}) | ({"seeds": list(seeds)} if seeds else {})
-    experiment = plan(find(str(spec)), chosen, sweep=sweep)
+    experiment = plan(find(str(spec)), chosen)
     compute(
         experiment,
         folder / "parts",
         shown,
         jobs=jobs or default_jobs(),
         cluster=cluster,
-        stop_at_failure=not sweep,
+        stop_at_failure=not experiment.sweep,
     )
     write_results(finish(experiment, folder / "parts", folder, shown), folder)
     return load(folder)

@@ -1,6 +1,6 @@
 """The command line: a registry of commands, each imported only when it is used.
 
-A new command is a file in this folder with a function `register(app)`, and a name in `PANELS`.
+A new command is a file in this folder with a function `register(app)`, and a line in `PANELS`.
 All errors end here: one line on stderr and the exit code of the error.
 """
 
@@ -22,13 +22,32 @@ from offstage.testbeds.cli.idle import refuse_idle_options
 __all__ = ["COMMANDS", "main", "run"]
 
 PANELS = {
-    "Start here": ("demo", "doctor", "plan", "compare", "report"),
-    "Run a tier": ("dpu", "host", "pod", "testbed", "config", "keys"),
-    "Experiments": ("lab", "trace", "models", "asic", "bench"),
+    "Start here": {
+        "demo": "offstage.testbeds.cli.demo",
+        "doctor": "offstage.testbeds.cli.doctor",
+        "plan": "offstage.testbeds.cli.plan",
+        "compare": "offstage.testbeds.cli.compare",
+        "report": "offstage.testbeds.cli.report",
+    },
+    "Run a tier": {
+        "dpu": "offstage.testbeds.cli.dpu",
+        "host": "offstage.testbeds.cli.host",
+        "pod": "offstage.testbeds.cli.pod",
+        "testbed": "offstage.testbeds.cli.testbed",
+        "config": "offstage.testbeds.cli.config",
+        "keys": "offstage.testbeds.cli.keys",
+    },
+    "Experiments": {
+        "lab": "offstage.testbeds.cli.lab",
+        "trace": "offstage.testbeds.cli.trace",
+        "models": "offstage.testbeds.cli.models",
+        "asic": "offstage.testbeds.cli.asic",
+        "bench": "offstage.testbeds.cli.bench",
+    },
 }
 """What `offstage --help` shows, in its order."""
 
-COMMANDS = {name: f"offstage.testbeds.cli.{name}" for panel in PANELS.values() for name in panel}
+COMMANDS = {name: module for panel in PANELS.values() for name, module in panel.items()}
 
 
 def _say_version(asked: bool) -> None:

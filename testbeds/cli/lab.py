@@ -74,11 +74,14 @@ def run(
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
 ) -> None:
-    """Run an experiment: every policy at every buffer with every seed, and the bounds.
+    """Run an experiment: every policy at every buffer with every seed, every combination of the
+    spec's sweep axes, and the bounds.
 
     Writes ledger.parquet, summary.json, report.html and manifest.json to --out, and keeps what was
     computed in its folder `parts`: the same command resumes, and a changed spec computes only what
-    changed. The first point that fails ends the run; one that is killed is tried again alone.
+    changed. The first point that fails ends the run; one that is killed is tried again alone. Of a
+    sweep, a point that fails, or a combination that contradicts itself, is listed at the end, with
+    exit code 1; the others are in the results.
     """
     run_spec(spec, out, form, seeds=seed, changes=_on(device, changes), jobs=jobs, cluster=cluster)
 
@@ -94,26 +97,7 @@ def run_spec(
     cluster: str = "",
 ) -> None:
     """`lab run`, from Python."""
-    _tell(_run(spec, out, seeds, changes, jobs, cluster, sweep=False), out, form)
-
-
-@lab.command()
-def sweep(
-    spec: SpecArgument,
-    out: OutOption = Path("lab-out"),
-    seed: SeedOption = None,
-    changes: SetOption = None,
-    device: DeviceOption = "",
-    jobs: JobsOption = 0,
-    cluster: ClusterOption = "",
-    form: FormatOption = Format.text,
-) -> None:
-    """Run every combination of the spec's sweep axes.
-
-    A point that fails, or a combination that contradicts itself, is listed at the end, with exit
-    code 1; the others are in the results.
-    """
-    summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=True)
+    summary = _run(spec, out, seeds, changes, jobs, cluster)
     _tell(summary, out, form)
     _refuse_failed(summary.failed, spec)
 
@@ -152,7 +136,7 @@ def bounds(
     from offstage.testbeds.lab.results.summary import Failed
     from offstage.testbeds.lab.run.bounds_rows import bounds_rows, bounds_table
 
-    experiment, folder = _planned(spec, out, seed, changes, sweep=True)
+    experiment, folder = _planned(spec, out, seed, changes)
     with shown(1) as progress:
         _compute(experiment, folder, progress, jobs, "", bounds_only=True)
     rows = bounds_rows(experiment, folder)
@@ -186,26 +170,24 @@ def _run(
     changes: list[str] | None,
     jobs: int,
     cluster: str,
-    *,
-    sweep: bool,
 ) -> "LabSummary":
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.run.summarize import finish
 
-    experiment, folder = _planned(name, out, seeds, changes, sweep=sweep)
+    experiment, folder = _planned(name, out, seeds, changes)
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
     with shown(2 + 2 * traces) as progress:
-        _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not sweep)
+        _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not experiment.sweep)
         return finish(experiment, folder, out, progress)
 
 
 def _planned(
-    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, *, sweep: bool
+    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None
 ) -> tuple["Experiment", Path]:
     from offstage.testbeds.lab.run.experiment import plan
     from offstage.testbeds.lab.spec.load import find
 
-    return plan(find(name), toml_values(changes, seeds), sweep=sweep), out / "parts"
+    return plan(find(name), toml_values(changes, seeds)), out / "parts"
 
 
 def _compute(

@@ -114,13 +114,16 @@ def test_a_sweep_of_chips_has_the_same_table(
 @pytest.mark.slow
 def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_folder: Path) -> None:
     killers = [f'\n[[policy]]\nuse = "lab_policies:{name}"\n' for name in ("Kills", "Raises")]
-    (lab_folder / "e.toml").write_text("".join([SPEC, *killers]).replace("[1, 2]", "[1]"))
-    done = shell("sweep", "e.toml", "--out", "out", "--cluster", cluster.address)
+    axis = '\n[sweep]\n"selection.k_blocks" = [8]\n'
+    (lab_folder / "e.toml").write_text("".join([SPEC, *killers, axis]).replace("[1, 2]", "[1]"))
+    done = shell("run", "e.toml", "--out", "out", "--cluster", cluster.address)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     summary = read_lab_summary(lab_folder / "out")
     failed = {one.point: one.message for one in summary.failed}
-    assert set(failed) == {"lab_policies:Kills, B = 2k", "lab_policies:Raises, B = 2k"}
-    assert "no worker could run" in failed["lab_policies:Kills, B = 2k"]
+    assert set(failed) == {
+        f"k_blocks=8: lab_policies:{name}, B = 2k" for name in ("Kills", "Raises")
+    }
+    assert "no worker could run" in failed["k_blocks=8: lab_policies:Kills, B = 2k"]
     assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
 
 

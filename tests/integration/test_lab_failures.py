@@ -37,7 +37,7 @@ def test_a_sweep_goes_on_past_what_fails(
     wrong = '\n[[policy]]\nuse = "lab_policies:Raises"\n[[policy]]\nuse = "lab_policies:Outside"\n'
     sweep = '\n[sweep]\n"selection.k_blocks" = [8, 2]\n'
     (lab_folder / "e.toml").write_text(SPEC + wrong + sweep)
-    assert here("sweep", "e.toml", "--out", "out", "--format", "json") == 1
+    assert here("run", "e.toml", "--out", "out", "--format", "json") == 1
     output, error = capsys.readouterr()
     failed = {one["point"]: one["message"] for one in json.loads(output)["failed"]}
     assert "k = 2" in failed.pop("k_blocks=2")
@@ -81,12 +81,12 @@ def test_a_run_ends_with_the_first_failure(
 
 def test_a_worker_that_dies_costs_its_own_point_only(lab_folder: Path) -> None:
     """The policy always kills its process; points that ran in the same process are all there."""
-    killer = '\n[[policy]]\nuse = "lab_policies:Kills"\n'
+    killer = '\n[[policy]]\nuse = "lab_policies:Kills"\n[sweep]\n"selection.k_blocks" = [8]\n'
     (lab_folder / "e.toml").write_text((SPEC + killer).replace("[1, 2]", "[1]"))
-    done = shell("sweep", "e.toml", "--out", "out", "--jobs", "2")
+    done = shell("run", "e.toml", "--out", "out", "--jobs", "2")
     assert done.returncode == 1, done.stderr
     summary = read_lab_summary(lab_folder / "out")
-    assert [one.point for one in summary.failed] == ["lab_policies:Kills, B = 2k"]
+    assert [one.point for one in summary.failed] == ["k_blocks=8: lab_policies:Kills, B = 2k"]
     assert "died" in summary.failed[0].message
     assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
 
@@ -109,6 +109,7 @@ def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) 
         ["run", "nowhere"],
         ["run", "nowhere.toml"],
         ["run", "."],
+        ["run", "/dev/null"],
         ["run", sys.executable],
         ["run", "e.toml", "--out", "e.toml"],
         ["run", "e.toml", "--out", "e.toml/out"],
@@ -122,7 +123,7 @@ def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) 
         ["run", "e.toml", "--set", "workload.kind=captured", "--set", "workload.file=e.toml"],
         ["run", "e.toml", "--set", "workload.trace=nowhere.jsonl"],
         ["run", "e.toml", "--cluster", "nonsense"],
-        ["sweep", "e.toml", "--set", "sweep.workload.steps=[]"],
+        ["run", "e.toml", "--set", "sweep.workload.steps=[]"],
         ["bounds", "e.toml", "--out", "e.toml"],
     ],
     ids=" ".join,

@@ -64,7 +64,7 @@ def computed(folder: Path, name: str, jobs: int = 1) -> Path:
     """Compute one way, without a page; returns its folder."""
     path, out = folder / f"{name}.toml", folder / name
     path.write_text(SPEC.format(tier=WAYS[name]))
-    experiment, progress = plan(path, {}, sweep=False), Silent()
+    experiment, progress = plan(path, {}), Silent()
     compute(experiment, out / "parts", progress, jobs=jobs, stop_at_failure=True)
     write_lab_summary(finish(experiment, out / "parts", out, progress), out / "summary.json")
     return out

@@ -35,7 +35,7 @@ def test_the_page_says_what_a_smaller_table_loses(
     }
     changes = {"workload.file": f"offstage_selections/data/{TEXT}.parquet"}
     found = offstage.run(
-        SPEC, out=tmp_path, changes={**changes, "sweep": {"tier.device": list(SIZES)}}, sweep=True
+        SPEC, out=tmp_path, changes={**changes, "sweep": {"tier.device": list(SIZES)}}
     )
     for point in found.points:
         if point.info.buffer_over_k == 4 and point.info.policy in rows:

@@ -38,7 +38,7 @@ def points(
         "sweep": {"tier.hbm_pool_over_k": list(pools)},
         **{name.replace("__", "."): value for name, value in more.items()},
     }
-    return offstage.run(HERE / "selections.toml", out=out, changes=changes, sweep=True).points
+    return offstage.run(HERE / "selections.toml", out=out, changes=changes).points
 
 
 def cell(point: PointSummary) -> str:

@@ -41,12 +41,14 @@ class Variant:
 
 @dataclass
 class Experiment:
-    """The variants and points to run, and those that could not be planned."""
+    """The variants and points to run, and those that could not be planned. `sweep`: the spec has
+    axes; then a point that fails ends nothing."""
 
     path: Path
     spec: Spec
     variants: list[Variant]
     code: str
+    sweep: bool = False
     refused: list[tuple[str, str]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -59,24 +61,19 @@ class Experiment:
         raise KeyError(number)
 
 
-def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
+def plan(path: Path, changes: Mapping[str, Any]) -> Experiment:
     """The spec's variants and points. BadInput for a bad spec; a variant of a sweep that
     contradicts itself is recorded as refused."""
-    found = Experiment(path, Spec(name=""), [], parts.code_version())
-    first = 0
     base = load(path, changes)
+    sweep = bool(base.sweep)
+    found = Experiment(path, Spec(name=""), [], parts.code_version(), sweep)
+    first = 0
     if sweep and "workload.file" not in base.sweep:  # else no variant uses the base's file
         fitted(base, str(path))  # a base that cannot be opened fails the whole sweep
     for label, spec in _opened(path, changes, sweep):
         if isinstance(spec, OffstageError):
             found.refused.append((label, str(spec)))
             continue
-        if spec.sweep and not sweep:
-            raise BadInput(
-                f"the spec has {len(spec.sweep)} sweep axes",
-                f"{path}: [sweep]",
-                "run it with `offstage lab sweep`",
-            )
         try:
             points = []
             if spec.workload.kind != "requests":

@@ -68,15 +68,7 @@ def find(name: str) -> Path:
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
     """The spec in a file, with `changes` (`table.key` to value) applied. BadInput if it is not
     TOML, has an unknown key, a value out of range, or keys that contradict each other."""
-    return _built(_tables(path, changes), str(path), changes or {})
-
-
-def _tables(path: Path, changes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the file says. BadInput where neither it nor `changes` say anything."""
-    raw = read_toml(path, "give a spec's TOML file")
-    if not raw and not changes:
-        raise BadInput("the spec is empty", str(path), "begin it with [workload]")
-    return raw
+    return _built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
 
 
 def variants(
@@ -84,7 +76,7 @@ def variants(
 ) -> Iterator[tuple[str, Spec | BadInput]]:
     """Every combination of the spec's sweep axes, as (label, spec). A combination that contradicts
     itself yields its error instead of a spec, so that the sweep continues."""
-    raw = _tables(path, changes)
+    raw = read_toml(path, "give a spec's TOML file")
     base = _built(raw, str(path), changes or {})
     for axis, values in base.sweep.items():
         _check_axis(axis, values, f"{path}: [sweep]")
@@ -119,6 +111,8 @@ def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
 
 
 def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
+    if not raw and not changes:
+        raise BadInput("the spec is empty", where, "begin it with [workload]")
     tables = {key: dict(one) if isinstance(one, dict) else one for key, one in raw.items()}
     tables.setdefault("name", Path(where).stem)
     for key, value in changes.items():

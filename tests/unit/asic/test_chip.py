@@ -352,7 +352,7 @@ def test_every_unit_of_a_network_is_on_a_route() -> None:
 def computed(spec: Path, device: str) -> dict[str, bytes]:
     """Return the rows of each part of the spec's points, by the part's name."""
     changes = {"tier.device": device} if device else {}
-    found = plan(spec, changes, sweep=False)
+    found = plan(spec, changes)
     task = Task(found.spec, 1, found.variants[0].points)
     result = run_task(task, "code", lambda steps: None)
     assert not result.failures

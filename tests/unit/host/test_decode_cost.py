@@ -175,7 +175,7 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     spec.write_text(text + 'device = "asic_7nm"\n')
     modelled = load(spec)
     assert modelled.time_per_token_ns == 4 * (30_000 + 4 * 32 * 1_000), "a modelled chip alike"
-    said = manifest(plan(spec, {}, sweep=False)).decode_cost[str(file)]
+    said = manifest(plan(spec, {})).decode_cost[str(file)]
     assert said == options.decode_cost.said()
     assert said["command"].startswith("offstage host calibrate")
     short = msgspec.structs.replace(options, sessions=1, context_tokens=4096, steps=1)

@@ -48,7 +48,7 @@ class Runs:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "e.toml").write_text("")
-        self.experiment = plan(folder / "e.toml", chosen, sweep=False)
+        self.experiment = plan(folder / "e.toml", chosen)
         compute(self.experiment, folder / "parts", Silent(), jobs=1, stop_at_failure=True)
         (variant,) = self.experiment.variants
         names = Task(variant.spec, 1, variant.points).parts(self.experiment.code)
@@ -320,7 +320,7 @@ def test_what_is_drawn_once_gives_each_point_what_it_has_alone(tmp_path: Path) -
         "policy": [{"use": "warmup+ema+lookahead"}],
         "sweep": {"tier.hbm_pool_over_k": [0, 1, 2], "workload.profile": ["gvr", "hisparse"]},
     }
-    experiment = plan(tmp_path / "e.toml", changes, sweep=True)
+    experiment = plan(tmp_path / "e.toml", changes)
     variants, code = experiment.variants, experiment.code
     tasks = [Task(one.spec, 1, points) for one in variants for points in (one.points, ())]
     groups = together(tasks, jobs=1)

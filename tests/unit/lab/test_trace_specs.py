@@ -106,7 +106,7 @@ def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> No
     found = requests_of(spec_of(warm, tmp_path), Silent())
     assert all(row.block_hit_rate <= row.opt <= row.ideal for row in found)
     assert [row.block_hit_rate for row in found] != [row.block_hit_rate for row in cold]
-    experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
+    experiment = plan(tmp_path / "spec.toml", {})
     summary = finish(experiment, tmp_path, tmp_path, Silent())
     told = [note.what for note in summary.notes]
     assert "the first 0.5 of the requests fill the caches and count in no rate" in told
@@ -121,7 +121,7 @@ def test_caches_of_requests_say_what_of_trace_and_seeds_had_no_effect(tmp_path: 
         REQUESTS.replace(str(TRACE), str(more)).replace("[workload]", "seeds = [1, 2]\n[workload]"),
         tmp_path,
     )
-    told = finish(plan(tmp_path / "spec.toml", {}, sweep=False), tmp_path, tmp_path, Silent()).notes
+    told = finish(plan(tmp_path / "spec.toml", {}), tmp_path, tmp_path, Silent()).notes
     assert [note.code for note in told] == ["trace", "seeds-unused"]
     assert "chat_id (" in told[0].what and "seed 1" in told[1].what
 
@@ -137,7 +137,7 @@ def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
     assert "1,024 tokens" in codes["cut-alike"].what and codes["cut-alike"].fix
     free = {note.code for note in trace_notes(spec_of(DECODE, tmp_path))}
     assert "cut-alike" not in free
-    experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
+    experiment = plan(tmp_path / "spec.toml", {})
     assert all(one.point < 0 for one in experiment.failures)
     told = finish(experiment, tmp_path, tmp_path, Silent()).notes
     assert {note.code for note in told} >= free

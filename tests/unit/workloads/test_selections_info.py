@@ -61,7 +61,7 @@ def test_the_spec_that_is_printed_can_be_planned(
     spec = tmp_path / "spec.toml"
     spec.write_text(found["spec"])
     assert tomllib.loads(found["spec"])["workload"] == {"kind": kind, "file": str(path)}
-    (variant,) = plan(spec, {}, sweep=False).variants
+    (variant,) = plan(spec, {}).variants
     assert variant.spec.workload.layers == 2
     assert run(["trace", "info", str(path)]) == 0
     assert f'kind = "{kind}"' in capsys.readouterr().out

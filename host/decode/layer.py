@@ -13,6 +13,7 @@ computation. A caller that can only predict it prefetches with `begin_predicted`
 `begin` then fetches the rest.
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -403,11 +404,16 @@ class Decoder:
     def _recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
     ) -> None:
-        """Recompute blocks that the tier has lost, use them, and put them again."""
+        """Recompute blocks that the tier has lost, use them, and put them again. If no member of a
+        pod takes them, the session goes on, and the next demand recomputes them again."""
         identities = [session.context.identities[ordinal] for ordinal in ordinals]
         blocks = self.kv.blocks_at(layer, ordinals, identities)
         self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
-        put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
+        try:
+            put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
+        except RunFailed as error:
+            if error.errno != errno.EHOSTDOWN:
+                raise
         record.blocks_recomputed += ordinals.size
 
     def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> Any:

@@ -156,4 +156,5 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
         f"{failed} of {rcs.size} blocks could not be written: {errno.errorcode[worst]}",
         f"layer {layer}",
         "see the daemon's log; `offstage dpu status` counts the errors of its storage",
+        errno=worst,
     )

@@ -45,13 +45,14 @@ class FakeFabric(Fabric):
 
     `last_first`: the newest fetch in flight ends first. `spoil` and `lose`: fetches, in the order
     in which they begin, whose first block arrives damaged but with a matching checksum, or not at
-    all. `calls`: the calls, in order.
+    all. `refuse`: the error that every put ends with. `calls`: the calls, in order.
     """
 
     calls_max: int = 8
     last_first: bool = False
     spoil: int = -1
     lose: int = -1
+    refuse: int = 0
     stall_ns: int = 0
     blocks: dict[bytes, npt.NDArray[np.uint8]] = field(default_factory=dict)
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -101,6 +102,7 @@ class FakeFabric(Fabric):
         return Put(request)
 
     def put_end(self, put: Put) -> Any:
+        put.rcs[:] = -self.refuse
         return put.rcs
 
 
@@ -339,6 +341,14 @@ def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None
         ("end", 2),
         ("put", 1),
     ]
+
+
+def test_a_pod_without_members_costs_recomputation_and_any_other_refusal_is_an_error() -> None:
+    """While leases lapse no member takes the recomputed block; a full store is not like that."""
+    record = World(FakeFabric(lose=1, refuse=errno.EHOSTDOWN)).run(2)
+    assert record.blocks_recomputed == 1 and len(record.tokens) == 6
+    with pytest.raises(RunFailed, match="EIO"):
+        World(FakeFabric(lose=1, refuse=errno.EIO)).run(1)
 
 
 def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(

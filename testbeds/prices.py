@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offstage.asic_model.tables.numbers import Dated, dated_numbers
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.settings import check_known, read_toml
 
 __all__ = ["CLASSES", "KEYS", "Catalog", "Key", "catalog"]
@@ -36,6 +36,8 @@ CLASSES = (
     "api",
     "workload",
 )
+NAMED = ("gpu", "dpu")
+"""Classes of which a question names one device, so that a user's file may add others."""
 STALE_DAYS = 365
 
 KINDS: dict[str, dict[str, float]] = {
@@ -124,15 +126,36 @@ class Catalog:
         return [device for device, kind in self.classes.items() if kind == name]
 
     def with_tables(self, tables: Mapping[str, Any], where: str) -> "Catalog":
-        """A copy with single numbers replaced by those of a user's file."""
-        for device, table in tables.items():
-            check_known(device, self.devices, where, "table")
-            for key in table if isinstance(table, dict) else ():
-                check_known(key, self.devices[device], f"{where}: [{device}]")
+        """A copy with single numbers replaced by those of a user's file. A table of another name
+        that has every number of a GPU, or of a DPU, is a new one."""
         found = Catalog(self.devices, self.classes, self.today)
+        for device, table in tables.items():
+            keys = table if isinstance(table, dict) else {}
+            new = next((one for one in NAMED if set(keys) == set(self._keys_of(one))), None)
+            if device not in self.devices and new is not None:
+                found.classes[device], found.devices[device] = new, {}
+                continue
+            self._check_device(device, where)
+            for key in keys:
+                check_known(key, self.devices[device], f"{where}: [{device}]")
         for device, numbers in _checked(tables, where).items():
             found.devices[device] |= numbers
         return found
+
+    def _keys_of(self, name: str) -> list[str]:
+        """The numbers that each device of a class has."""
+        return list(self.devices[self.of_class(name)[0]])
+
+    def _check_device(self, device: str, where: str) -> None:
+        if device not in self.devices:
+            needs = " or ".join(
+                f"a {one.upper()} ({', '.join(self._keys_of(one))})" for one in NAMED
+            )
+            raise BadInput(
+                f"no table {device!r}",
+                where,
+                f"{nearest(device, self.devices)}; or give it every number of {needs}",
+            )
 
     def with_file(self, path: Path) -> "Catalog":
         """The same with a file."""

@@ -24,6 +24,18 @@ def register(app: typer.Typer) -> None:
 SpecOption = Annotated[
     Path | None, typer.Argument(metavar="[SPEC]", help="the question as a TOML file")
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="model that the KV belongs to: a name, its id at Hugging Face, or a config.json; "
+        "default: llama-3-70b",
+    ),
+]
+GpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", help="h100, h200, b200, b300, gb300, h20, mi355x, or one of --prices"),
+]
 WeightsOption = Annotated[
     str | None,
     typer.Option("--weights", help="type of the model's weights: fp16, fp8 (default), fp4"),
@@ -46,10 +58,7 @@ RunsOption = Annotated[
 
 def plan(
     spec: SpecOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="model that the KV belongs to; default: llama-3-70b"),
-    ] = None,
+    model: ModelOption = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="type of the KV: fp16, fp8, fp4")
     ] = None,
@@ -66,7 +75,7 @@ def plan(
         float | None,
         typer.Option("--shared", help="share of a context that is a common prefix; default: 0"),
     ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="h100, h200, b200")] = None,
+    gpu: GpuOption = None,
     dpu: Annotated[str | None, typer.Option("--dpu", help="bluefield3, bluefield4")] = None,
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")

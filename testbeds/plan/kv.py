@@ -5,7 +5,7 @@ bytes. In 16 bits that is exact. In 8 and 4 bits it depends on what the kernels 
 values: scales, and rotary parts that stay in 16 bits. So a format gives a range: `low` has the bare
 values, `high` all that published row layouts add, `value` what is common.
 
-What can fail: `BadInput` for a model without a published geometry, or an unknown format.
+What can fail: `BadInput` for a model that is neither published nor described, an unknown format.
 """
 
 from functools import lru_cache
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import read_numbers
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.host.model.geometry import KvGeometry, LayerKv
 from offstage.host.model.models import geometry
+from offstage.testbeds.plan.model import described, find_config
 
 __all__ = ["DTYPES", "parameters", "session_bytes", "token_bytes"]
 
@@ -100,13 +101,22 @@ def _parameters() -> dict[str, dict[str, Number]]:
 
 
 def parameters(model: str) -> tuple[KvGeometry, Number, Number]:
-    """A model's geometry, its parameters, and those that are active for a token."""
+    """A model's geometry, its parameters, and those that are active for a token. `model`: a name
+    of our table, or its id at Hugging Face, in any case; else as `model.find_config`."""
     known = _parameters()
-    if model not in known:
+    name = next((one for one in known if model.lower() in _names(one, known[one])), None)
+    if name is not None:
+        return geometry(name), known[name]["all"], known[name]["active"]
+    path = find_config(model)
+    if path is None:
         raise BadInput(
             f"no published geometry of {model!r}",
             "model",
-            f"choose one of {', '.join(known)}, or give [model] in a SPEC",
+            f"{nearest(model, known)}; or give a config.json, or [model] in a SPEC",
         )
-    found = known[model]
-    return geometry(model), found["all"], found["active"]
+    return described(path).shape(model, f"computed from {path}")
+
+
+def _names(name: str, numbers: dict[str, Number]) -> tuple[str, str]:
+    """How a model of our table may be called: its sources begin with its id."""
+    return name, numbers["all"].source.split(",")[0].lower()

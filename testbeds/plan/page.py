@@ -5,9 +5,10 @@ from pathlib import Path
 from offstage.bindings.durable import write_text
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.pictures import bars, bought, over, reuse
-from offstage.testbeds.plan.result import Plan
+from offstage.testbeds.plan.result import DOUBT, TIE, Plan
 from offstage.testbeds.plan.table import (
     daemon_sets,
+    dpu_lines,
     inputs_table,
     label,
     places_table,
@@ -46,7 +47,13 @@ def render(plan: Plan) -> str:
         f"{asked.turns} turns, of which each adds {100 / asked.turns:.3g} % of the context; "
         f"{100 * asked.shared:.3g} % of it shared by all. Modelled: no part of it was run.",
         tiles=_tiles(plan),
-        sections=[_places(plan), *figures_of(plan), *_notes(plan.curves), _rules(plan)],
+        sections=[
+            _places(plan),
+            *_dpu(plan),
+            *figures_of(plan),
+            *_notes(plan.curves),
+            _rules(plan),
+        ],
         command=plan.command,
         again=f"Offstage {escape(plan.version)}; {plan.draws} draws.",
         foot=[
@@ -64,7 +71,11 @@ def render(plan: Plan) -> str:
 
 def _tiles(plan: Plan) -> list[Tile]:
     best = next(one for one in plan.places if one.name == plan.best)
-    tiles = [Tile("cheapest place", label(best.name), "for KV between two turns")]
+    tied = sum(one.tied for one in plan.places)
+    under = (
+        f"a tie with {tied} other{'s' if tied > 1 else ''}" if tied else "no other is a tie with it"
+    )
+    tiles = [Tile("cheapest place", label(best.name), f"for KV between two turns; {under}")]
     for name, key, unit, under in (
         ("GPUs", "gpus", "1", f"bound by {best.gpu_binds}"),
         ("a million tokens", "usd_per_mtok", "$", "prompts and answers"),
@@ -82,9 +93,19 @@ def _places(plan: Plan) -> str:
         "places",
         "Resources of each place",
         as_html(places_table(plan), "resources of each place", "points"),
-        "The range below a figure covers nine in ten draws of all inputs together. A place that "
-        "does not work for this question is never the cheapest.",
+        "The range below a figure covers nine in ten draws of all inputs together. How much dearer "
+        "a place is compares it with the cheapest in the same draws, as they share most inputs. A "
+        f"tie: less than {TIE:.0%} apart, or cheaper than that one in {DOUBT:.0%} of the draws. A "
+        "place that does not work for this question is never the cheapest.",
     )
+
+
+def _dpu(plan: Plan) -> list[str]:
+    """What a DPU adds, where one was asked for."""
+    lines = dpu_lines(plan)
+    told = "".join(tag("p", escape(line)) for line in lines)
+    caption = "Both places of each draw have the same inputs; the same flash lies behind both."
+    return [figure("dpu", "What a DPU adds", told, caption)] if lines else []
 
 
 def figures_of(plan: Plan) -> list[Figure]:

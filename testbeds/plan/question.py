@@ -24,11 +24,12 @@ from msgspec import Meta
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, convert, read_toml
-from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES, parameters
+from offstage.testbeds.plan.model import Model
 from offstage.testbeds.prices import Catalog
 
-__all__ = ["PLACES", "Model", "Question", "Spec", "parse_tokens", "read_spec"]
+__all__ = ["PLACES", "Question", "Spec", "parse_tokens", "read_spec"]
 
 PLACES = ("hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "dpu", "object")
 """Where a session's KV may wait for its next turn, from near to far."""
@@ -70,31 +71,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadInput(f"no {name!r}", what, f"choose one of {', '.join(known)}")
         if not self.tokens:
             raise BadInput("a context of 0 tokens", "context", "give 1 or more")
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A user-defined model. `head`: values of one KV head, or of the latent. Parameters in 10^9."""
-
-    layers: Annotated[int, Meta(ge=1, le=10**4)]
-    form: str = "gqa"
-    heads: Annotated[int, Meta(ge=1, le=10**5)]
-    kv_heads: Annotated[int, Meta(ge=0, le=10**5)] = 0
-    head: Annotated[int, Meta(ge=1, le=10**5)]
-    index: Annotated[int, Meta(ge=0, le=10**5)] = 0
-    parameters: Annotated[float, Meta(gt=0, le=1e6)]
-    active: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-
-    def shape(self, name: str) -> tuple[KvGeometry, Number, Number]:
-        """As `kv.parameters` gives it for a published one."""
-        if self.form not in ("gqa", "mha", "mla"):
-            raise BadInput(f"form = {self.form!r}", "[model]", "choose gqa, mha or mla")
-        form = {"mla": "mla"}.get(self.form, "gqa")
-        heads = 1 if form == "mla" else self.heads if self.form == "mha" else self.kv_heads
-        if not heads:
-            raise BadInput("kv_heads is missing", "[model]", "give the heads that have K and V")
-        layer = LayerKv("mla" if form == "mla" else "gqa", heads, self.head, index_dim=self.index)
-        shape = KvGeometry(name, self.heads, (layer,) * self.layers, 64, source="given in [model]")
-        return shape, _given(self.parameters), _given(self.active or self.parameters)
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,9 +122,3 @@ def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
     words = {"plan": {**plan, **given}, "model": tables.pop("model", None)}
     spec = convert(words, Spec, where)
     return msgspec.structs.replace(spec, numbers=tables, where=where)
-
-
-def _given(value: float) -> Number:
-    return Number(
-        value=value, unit="1e9", low=value, high=value, source="given", tag="cited", scale=1e9
-    )

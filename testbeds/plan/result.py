@@ -25,7 +25,17 @@ from offstage.testbeds.plan.rules import RULES, daemon_keys, figures
 from offstage.testbeds.plan.sizing import RECOMPUTE, Place, places
 from offstage.testbeds.report.compare.columns import Effect, Range
 
-__all__ = ["FIGURES", "InputRow", "PlaceRow", "Plan", "RuleRow", "make_plan"]
+__all__ = [
+    "DOUBT",
+    "FIGURES",
+    "TIE",
+    "Against",
+    "InputRow",
+    "PlaceRow",
+    "Plan",
+    "RuleRow",
+    "make_plan",
+]
 
 HELD = (5.0, 95.0)
 """Percentiles of the draws: nine in ten lie between."""
@@ -42,6 +52,13 @@ FIGURES: dict[str, Callable[[Place], float]] = {
     "kwh_per_mtok": lambda one: one.kwh_per_mtok,
 }
 """The figures of a place that have a range."""
+TIE = 0.02
+"""Two places whose dollars differ by less than this share are a tie: prices of one day lie further
+apart."""
+DOUBT = 0.1
+"""So are two of which in this share of the draws the other one is cheaper."""
+DPU_BASES = ("tlc", "ddr5", "hbm")
+"""What flash behind a DPU is bought in place of: drives in the host, or more memory."""
 
 
 class PlaceRow(msgspec.Struct, kw_only=True):
@@ -59,6 +76,22 @@ class PlaceRow(msgspec.Struct, kw_only=True):
     by_need: dict[str, int]
     """Devices required by each need alone."""
     figures: dict[str, Range | None]
+    over_best: Range | None = None
+    """Dollars a token over those of the cheapest place, less 1: both of the same draw."""
+    cheaper_in: float = 0.0
+    """Share of the draws in which it is cheaper than that place."""
+    tied: bool = False
+    """Whether it cannot be told from that place: see `TIE` and `DOUBT`."""
+
+
+class Against(msgspec.Struct, kw_only=True):
+    """Flash behind a DPU against another place, both of the same draw."""
+
+    base: str
+    usd: Range | None
+    """Dollars a token over those of the other place, less 1."""
+    first_token_s: Range | None
+    """Seconds until the first token, less those of the other place."""
 
 
 class RuleRow(msgspec.Struct, kw_only=True):
@@ -95,6 +128,8 @@ class Plan(msgspec.Struct, kw_only=True):
     sentence: str = ""
     best: str
     places: list[PlaceRow]
+    dpu: list[Against]
+    """What a DPU adds; empty where it is not asked for, or does not work."""
     rules: list[RuleRow]
     effects: list[Effect]
     base: float
@@ -137,7 +172,8 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
     return Plan(
         question=question,
         best=best.name,
-        places=[_place(one, [of[at] for of in all_places]) for at, one in enumerate(found)],
+        places=_rows_of(found, all_places, best),
+        dpu=list(_dpu(found, all_places)),
         rules=[
             RuleRow(
                 name=name,
@@ -189,6 +225,51 @@ def _range(value: float, drawn: list[float]) -> Range | None:
         return None
     low, high = np.percentile([one for one in drawn if math.isfinite(one)] or [value], HELD)
     return Range(value, min(float(low), value), max(float(high), value))
+
+
+def _rows_of(found: list[Place], drawn: list[list[Place]], best: Place) -> list[PlaceRow]:
+    """Every place, with its cost over that of the cheapest."""
+    rows = []
+    for at, one in enumerate(found):
+        works = bool(one.gpus) and not one.note
+        over = _apart(found, drawn, at, found.index(best), _dearer) if works else None
+        won = [of[at].usd_per_mtok < of[found.index(best)].usd_per_mtok for of in drawn]
+        cheaper_in = sum(won) / len(won) if works else 0.0
+        tied = over is not None and (over.value < TIE or cheaper_in >= DOUBT)
+        row = _place(one, [of[at] for of in drawn])
+        row.over_best, row.cheaper_in, row.tied = over, cheaper_in, tied and one is not best
+        rows.append(row)
+    return rows
+
+
+def _dpu(found: list[Place], drawn: list[list[Place]]) -> Iterator[Against]:
+    names = [one.name for one in found if one.gpus and not one.note]
+    for base in DPU_BASES if "dpu" in names else ():
+        if base in names:
+            at = [[one.name for one in found].index(name) for name in ("dpu", base)]
+            yield Against(
+                base=base,
+                usd=_apart(found, drawn, at[0], at[1], _dearer),
+                first_token_s=_apart(
+                    found, drawn, at[0], at[1], lambda a, b: a.first_token_s - b.first_token_s
+                ),
+            )
+
+
+def _dearer(one: Place, other: Place) -> float:
+    return one.usd_per_mtok / other.usd_per_mtok - 1.0
+
+
+def _apart(
+    found: list[Place],
+    drawn: list[list[Place]],
+    one: int,
+    other: int,
+    apart: Callable[[Place, Place], float],
+) -> Range | None:
+    """How far two places are apart, with the range over draws in which both work."""
+    both = [(of[one], of[other]) for of in drawn if of[one].gpus and of[other].gpus]
+    return _range(apart(found[one], found[other]), [apart(*pair) for pair in both])
 
 
 def _place(place: Place, drawn: list[Place]) -> PlaceRow:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.plan.curves import Curves
-from offstage.testbeds.plan.result import PlaceRow, Plan
+from offstage.testbeds.plan.result import TIE, PlaceRow, Plan
 from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
@@ -18,6 +18,7 @@ __all__ = [
     "COLUMNS",
     "console",
     "daemon_sets",
+    "dpu_lines",
     "inputs_table",
     "label",
     "of_unit",
@@ -60,6 +61,8 @@ SCALES = {
     "share": ((0.01, "%"),),
     "1": ((1, ""),),
 }
+SAME_S = 1e-3
+"""First tokens nearer to each other than this come as soon as each other."""
 MINUTES_FROM = 120.0
 """Shorter times are given in seconds."""
 
@@ -71,6 +74,8 @@ def label(name: str) -> str:
 
 def of_unit(value: float, unit: str) -> tuple[float, str]:
     """The scale and the name of the unit in which a value is written."""
+    if not value:
+        return next((one for one in SCALES[unit] if one[0] == 1), SCALES[unit][-1])
     for scale, name in SCALES[unit]:
         short = unit == "s" and name == "min" and value < MINUTES_FROM
         if abs(value) >= scale and not short:
@@ -88,7 +93,7 @@ def shown(value: Range | None, unit: str, none: str = "–") -> str:
 
 def split(value: Range, unit: str) -> tuple[str, str, str]:
     """A value, its range, empty if there is none, and the unit's name."""
-    scale, name = of_unit(value.value, unit)
+    scale, name = of_unit(value.value or value.high, unit)
     money = "$" if unit.startswith("$") else ""
     form = count if unit == "1" else _digits
     mid, low, high = (form(one / scale) for one in (value.value, value.low, value.high))
@@ -107,6 +112,7 @@ def _devices(place: PlaceRow) -> str:
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
+    ("dearer than the cheapest", "both of the same draws", lambda one: _over(one)),
     ("GPUs", "all GPUs, and their bottleneck", lambda one: f"{shown(one.figures['gpus'], '1')}"),
     ("GPUs' bound", "the need that requires most of them", lambda one: one.gpu_binds or "–"),
     ("devices", "modules or drives, and their bottleneck", _devices),
@@ -134,6 +140,24 @@ COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
         lambda one: shown(one.figures["life_years"], "years"),
     ),
 )
+
+
+def _over(place: PlaceRow) -> str:
+    """What a place costs over the cheapest."""
+    if place.over_best is None or place.over_best == Range(0.0, 0.0, 0.0):
+        return "–" if place.over_best is None else "the cheapest"
+    return ("a tie: " if place.tied else "") + more(place.over_best)
+
+
+def more(value: Range) -> str:
+    """A share by which something is more, or less, in per cent."""
+    middle, low, high = (_percent(one) for one in (value.value, value.low, value.high))
+    return f"{middle} %" + (f" ({low} to {high})" if (low, high) != (middle, middle) else "")
+
+
+def _percent(share: float) -> str:
+    text = f"{100 * share:+.2g}" if abs(share) < 0.1 else f"{100 * share:+,.0f}"
+    return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
 def _zero(value: Range | None, unit: str) -> str:
@@ -165,18 +189,71 @@ def sentence(plan: Plan) -> str:
     text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
     text += f" hold {shown(held, 'B')} of KV" if held is not None else ""
     gpus = _value(shown(best.figures["gpus"], "1"))
-    text += f": cheapest is {label(best.name)}, {gpus} {asked.gpu}"
+    text += f": cheapest is {_spoken(best.name)}, {gpus} {asked.gpu}"
     if best.figures["devices"] is not None and best.figures["devices"].value:
         what = "module" if best.name in ("ddr5", "cxl") else "drive"
         text += f" and {_value(_devices(best))} {what}s"
     text += f", {_value(shown(best.figures['usd_per_mtok'], '$'))} a million tokens"
+    tied = [_spoken(one.name) for one in plan.places if one.tied]
     rules = {one.name: one.figure for one in plan.rules}
     again = next(one for one in plan.places if one.name == RECOMPUTE).figures["usd_per_mtok"]
     if best.name != RECOMPUTE and again is not None:
         text += f", against {_value(shown(again, '$'))} for prefilling every turn again"
-    pays = f"flash pays if KV is requested again within {shown(rules['keep_flash'], 's')}, and "
+    text += f"; {_listed(tied)} {'is' if len(tied) == 1 else 'are'} a tie with it" if tied else ""
+    keep = rules["keep_flash"]
+    if keep is None or keep.value <= 0:
+        return f"{text}; keeping KV in flash costs more than it saves."
+    pays = f"flash pays if KV is requested again within {shown(keep, 's')}, and "
     pays += f"replaces DRAM if that is later than {shown(rules['dram_over_flash'], 's')}"
     return f"{text}; {pays}."
+
+
+def _spoken(name: str) -> str:
+    """A place in a sentence."""
+    return "prefilling every turn again" if name == RECOMPUTE else label(name)
+
+
+def _listed(names: list[str]) -> str:
+    """`a, b and c`."""
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+
+
+def dpu_lines(plan: Plan) -> list[str]:
+    """What a DPU adds to this plan, a line against each place that it could replace."""
+    found = []
+    for one in plan.dpu:
+        if one.usd is None or one.first_token_s is None:
+            continue
+        wait = one.first_token_s
+        same = wait.low <= 0 <= wait.high or abs(wait.value) < SAME_S
+        sooner = "sooner" if wait.value < 0 else "later"
+        time = "at the same time" if same else f"{shown(_positive(wait), 's')} {sooner}"
+        found.append(
+            f"flash behind a DPU against {label(one.base)}: dollars {more(one.usd)}, "
+            f"first token {time}" + _verdict(one.usd, wait, same)
+        )
+    if found:
+        found.append(
+            "a plan has no value for what a DPU does besides: blocks staged before they are asked "
+            "for (offstage demo), cores of the host, one copy for all hosts"
+        )
+    return found
+
+
+def _verdict(usd: Range, wait: Range, same: bool) -> str:
+    """Whether a DPU pays by what the plan counts."""
+    cheaper, dearer = usd.high < -TIE, usd.low > TIE
+    sooner = not same and wait.value < 0
+    if cheaper or (sooner and not dearer):
+        return ": it pays"
+    if same and not cheaper:
+        return ": it adds nothing that the plan counts" + (", and costs more" if dearer else "")
+    return ""
+
+
+def _positive(value: Range) -> Range:
+    """The same, of a time by which something is sooner."""
+    return value if value.value >= 0 else Range(-value.value, -value.high, -value.low)
 
 
 def places_table(plan: Plan) -> Table:
@@ -216,6 +293,8 @@ def console(plan: Plan) -> Group:
         _rules(plan),
         "",
         _matters(plan),
+        "",
+        *(Text(line) for line in dpu_lines(plan)),
         "",
         *trace,
         *(Text(f"note: {text}") for text in noted),

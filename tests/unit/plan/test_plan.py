@@ -18,8 +18,9 @@ from offstage.testbeds.plan.kv import token_bytes
 from offstage.testbeds.plan.question import Question, parse_tokens, read_spec
 from offstage.testbeds.plan.result import Plan, make_plan
 from offstage.testbeds.plan.sizing import Place, places
-from offstage.testbeds.plan.table import console, inputs_table, sentence
+from offstage.testbeds.plan.table import console, dpu_lines, inputs_table, sentence
 from offstage.testbeds.prices import catalog
+from offstage.testbeds.report.compare.columns import Range
 
 DRAWS = 24
 
@@ -127,6 +128,46 @@ def test_what_matters_most_comes_first_and_ends_differ() -> None:
     assert widths == sorted(widths, reverse=True) and len(widths) > 10
     gpu = next(one for one in effects if one.parameter == "h100.hour")
     assert gpu.at_high > gpu.at_low
+
+
+def test_a_place_is_dearer_by_draws_of_the_same_inputs() -> None:
+    """Drives behind a DPU are drives in the host and a DPU: both cost the same but for it, so they
+    are a tie, though either could cost a third or triple. To prefill again is dearer in nearly all
+    draws, though its range overlaps with theirs."""
+    rows = {one.name: one for one in planned().places}
+    best, dpu, again = rows["tlc"], rows["dpu"], rows["recompute"]
+    assert planned().best == "tlc" and not best.tied
+    assert dpu.tied and dpu.over_best is not None and 0 < dpu.over_best.low < dpu.over_best.high
+    assert dpu.over_best.high < 0.02 and dpu.cheaper_in == 0
+    spread = best.figures["usd_per_mtok"]
+    assert spread is not None and spread.high > 2 * spread.low
+    assert again.over_best is not None and again.over_best.low > 0 and not again.tied
+    assert "flash behind a DPU (G3.5) is a tie with it" in sentence(planned())
+
+
+def test_what_a_dpu_adds_is_said_against_each_place_that_it_could_replace() -> None:
+    """Nothing that dollars show against the same drives in a host; against HBM it saves, and the
+    first token is later."""
+    against = {one.base: one for one in planned().dpu}
+    assert against.keys() == {"tlc", "hbm"}, "no machine has slots for as much DRAM"
+    usd, wait = against["hbm"].usd, against["hbm"].first_token_s
+    assert usd is not None and usd.value < -0.5 and wait is not None and wait.low > 0
+    lines = dpu_lines(planned())
+    assert "adds nothing that the plan counts" in lines[0] and "later" in lines[1]
+    assert not planned(tiers=("tlc", "hbm")).dpu
+
+
+def test_flash_that_never_pays_is_said_in_words() -> None:
+    """As for a model that is prefilled sooner than a read pays for itself."""
+    plan = planned()
+    never = [
+        msgspec.structs.replace(one, figure=Range(0.0, 0.0, 1e-3))
+        if one.name == "keep_flash"
+        else one
+        for one in plan.rules
+    ]
+    said = sentence(msgspec.structs.replace(plan, rules=never))
+    assert said.endswith("; keeping KV in flash costs more than it saves.")
 
 
 def test_every_input_says_what_kind_of_knowledge_it_is() -> None:

@@ -55,10 +55,25 @@ def test_units_of_one_kind_are_one_number(tmp_path: Path) -> None:
     assert found.numbers("tlc")["price"].base == pytest.approx(0.2)
 
 
+def test_a_table_with_every_number_of_a_gpu_is_a_new_gpu(tmp_path: Path) -> None:
+    """One number less, and it is an unknown table, with what it needs."""
+    ours = catalog()
+    rows = [
+        f'{key} = {{ value = {one.value}, unit = "{one.unit}", low = {one.low}, high = {one.high}, '
+        'date = 2026-01-01, tag = "cited", source = "theirs" }'
+        for key, one in ours.numbers("h100").items()
+    ]
+    theirs = ours.with_file(own(tmp_path, "\n".join(["[mi500]", *rows])))
+    assert "mi500" in theirs.of_class("gpu") and "mi500" not in ours.of_class("gpu")
+    assert theirs.numbers("mi500")["hour"].value == ours.numbers("h100")["hour"].value
+    with pytest.raises(BadInput, match=r"no table 'mi500'.*a GPU \(hour, memory"):
+        ours.with_file(own(tmp_path, "\n".join(["[mi500]", *rows[1:]])))
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        (f"[tape]\nprice = {{ {GOOD} }}", "unknown table 'tape'"),
+        (f"[tape]\nprice = {{ {GOOD} }}", "no table 'tape'"),
         (f"[tlc]\nprize = {{ {GOOD} }}", "did you mean 'price'"),
         ("[tlc]\nprice = 0.2", "0.2"),
         (f"[tlc]\nprice = {{ {GOOD.replace('0.2,', '-0.2,')} }}", "negative"),

@@ -1,4 +1,4 @@
-"""Sizes, times, rates and prices in human-readable form: parse and format, nothing else.
+"""Sizes, times, rates, shares and prices in human-readable form: parse and format, nothing else.
 
 Sizes are bytes (int): 1 KiB = 1,024 B and 1 KB = 1,000 B. Times are nanoseconds (int). Rates are
 bytes per second (float). Prices are millionths of a dollar (int). A bare number is in the base
@@ -6,6 +6,7 @@ unit, but a time or a price needs its unit: a bare `30` hardly means nanoseconds
 parse raises `BadInput`, which quotes it and shows a valid example.
 """
 
+import math
 import re
 from fractions import Fraction
 
@@ -16,6 +17,7 @@ __all__ = [
     "format_price",
     "format_rate",
     "format_seconds",
+    "format_share",
     "format_size",
     "format_time",
     "parse_price",
@@ -111,6 +113,17 @@ def format_price(price_microusd: int) -> str:
     """The price in dollars, whole as it is: `0.22 USD`."""
     whole, part = divmod(price_microusd, 10**6)
     return f"{whole}.{part:06d}".rstrip("0").rstrip(".") + " USD"
+
+
+def format_share(share: float) -> str:
+    """A share in [0, 1]; 100 % and 0 % only for exactly all and nothing."""
+    if 0.9995 <= share < 1.0:
+        # More digits rather than a rounded 100: the misses are what the reader looks for.
+        digits = min(6, math.floor(-math.log10(1.0 - share)) - 1)
+        return f"{math.floor(round(share * 10 ** (digits + 2), 6)) / 10**digits:.{digits}f} %"
+    if 0.0 < share < 0.0005:
+        return "< 0.1 %" if share >= 0.00005 else "< 0.01 %"
+    return f"{share * 100:.1f} %".replace("-", "−")
 
 
 def format_rate(rate_bytes_per_s: float) -> str:

@@ -8,6 +8,7 @@ recordings, and stores a snapshot for the metrics endpoint. Only the poll blocks
 import contextlib
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -271,6 +272,9 @@ class Daemon:
     def _announce(self, ready_fd: int | None) -> None:
         say_ready(json.dumps(self.ready()) + "\n", ready_fd, self._watch_fd)
         self.log.info("ready", **{k: v for k, v in self.ready().items() if k != "event"})
+        where = ["--endpoint", self.endpoint, "--runtime-dir", str(self.runtime_dir.absolute())]
+        self.log.tell("next, in another terminal:")
+        self.log.tell(f"  {shlex.join(['offstage', 'dpu', 'status', *where])}")
         self._next_tick_s = 0.0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

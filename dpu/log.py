@@ -4,6 +4,7 @@ Each event is limited to `RATE_MAX` lines a second. Suppressed lines are counted
 logged with the next line, so a hostile peer cannot fill a disk. Thread-safe.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -31,6 +32,13 @@ class Log:
         self._lock = threading.Lock()
         self._windows: dict[str, tuple[int, int]] = {}  # event -> (second, lines in it)
         self._suppressed: dict[str, int] = {}
+
+    def tell(self, line: str) -> None:
+        """Write a line for people, which a log for programs does not have."""
+        if self._text:
+            with self._lock, contextlib.suppress(OSError, ValueError):
+                self._stream.write(printable(line) + "\n")
+                self._stream.flush()
 
     def debug(self, event: str, **fields: Any) -> None:
         self._write("debug", event, **fields)

@@ -2,7 +2,9 @@
 
 from typing import Protocol
 
-__all__ = ["Progress", "Silent"]
+from offstage.bindings.units import format_share
+
+__all__ = ["Progress", "Silent", "note_hit"]
 
 
 class Progress(Protocol):
@@ -25,3 +27,8 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Nothing."""
+
+
+def note_hit(progress: Progress, hit: float) -> None:
+    """Show a run's hit rate as its table does: under the same name, in the same digits."""
+    progress.note(f"hit rate {format_share(hit)}")

@@ -144,7 +144,8 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
             f"the tenant has its maximum of the store, or the write budget admits nothing new: "
             f"{failed} of {rcs.size} blocks were refused",
             f"layer {layer}",
-            "raise store_max of its [[tenant]] or policy.write_budget; see `offstage dpu status`",
+            "raise store_max of its [[tenant]] or policy.write_budget; "
+            "see `offstage dpu status --all`",
         )
     if worst == errno.EEXIST:
         return RunFailed(

@@ -28,6 +28,7 @@ PANELS = {
         "plan": "offstage.testbeds.cli.plan",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
+        "results": "offstage.testbeds.cli.results",
     },
     "Run a tier": {
         "dpu": "offstage.testbeds.cli.dpu",

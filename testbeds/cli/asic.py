@@ -1,12 +1,12 @@
 """`offstage asic`: the model of the KV ASIC, and of the DPUs for comparison."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from offstage.bindings.durable import write_bytes
+from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.asic_size import size
 from offstage.testbeds.cli.asic_validate import validate
@@ -18,7 +18,17 @@ from offstage.testbeds.cli.common import (
     emit,
     parse_settings,
 )
+from offstage.testbeds.document import as_json
 from offstage.testbeds.table import Column, Table
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import (
+        ChipCommands,
+        ChipsSwept,
+        PresetListed,
+        PresetShown,
+        PresetsListed,
+    )
 
 __all__ = ["register"]
 
@@ -74,13 +84,21 @@ def presets(
             for row in found
         ]
         table = Table.named(names_of, rows_of, left=6, wrap=("source",))
-        head = {
-            key: getattr(preset, key)
-            for key in ("name", "title", "kind", "about", "staging", "spill", "calibrated")
+        one_shown: PresetShown = {
+            "name": preset.name,
+            "title": preset.title,
+            "kind": preset.kind,
+            "about": preset.about,
+            "staging": preset.staging,
+            "spill": preset.spill,
+            "calibrated": preset.calibrated,
+            "drive": preset.nvme.drive,
+            "numbers": found,
         }
-        emit({**head, "drive": preset.nvme.drive, "numbers": found}, form, table)
+        emit(one_shown, form, table)
         return
-    listed, lines = [], []
+    listed: list[PresetListed] = []
+    lines = []
     for one in map(read_preset, names()):
         tags: list[str] = [number.tag for _, number in one.numbers()]
         counts = {tag: tags.count(tag) for tag in TAGS}
@@ -97,7 +115,8 @@ def presets(
         lines.append([one.name, yes, *counts.values(), one.title])
     columns = [Column("preset", left=True), Column("calibrated", left=True), *map(Column, TAGS)]
     table = Table.of([*columns, Column("meaning", left=True, wrap=True)], lines)
-    emit({"presets": listed, "tags": TAGS}, form, table)
+    all_shown: PresetsListed = {"presets": listed, "tags": TAGS}
+    emit(all_shown, form, table)
 
 
 @asic.command()
@@ -108,7 +127,8 @@ def commands(form: FormatOption = Format.text) -> None:
     found = rows()
     names = list(found[0])
     table = Table.named(names, [[*row.values()] for row in found], left=len(names), wrap=names[1:])
-    emit({"commands": found, "fields": FIELDS}, form, table)
+    document: ChipCommands = {"commands": found, "fields": FIELDS}
+    emit(document, form, table)
 
 
 @asic.command()
@@ -195,9 +215,7 @@ def run(
         found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)
     found.parameters = values
     if out is not None:
-        write_bytes(
-            out / RUN_NAME, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
-        )
+        write_text(out / RUN_NAME, as_json(found))
     emit(found, form, run_table(found))
 
 
@@ -238,7 +256,8 @@ def sweep(
     except KeyboardInterrupt:
         raise Interrupted("interrupted", str(out), "run the same command to continue") from None
     path = str(out / TABLE_NAME)
-    emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))
+    swept: ChipsSwept = {"points": len(rows), "rows": rows, "table": path}
+    emit(swept, form, sweep_table(rows, path))
 
 
 asic.command()(size)

@@ -1,6 +1,5 @@
 """`offstage bench`: each figure against its reference, measured in the same run."""
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,8 @@ from rich.text import Text
 from offstage.bindings.durable import writable, write_text
 from offstage.bindings.errors import RunFailed, printable
 from offstage.bindings.notes import note_lines
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, plain
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.document import as_json
 
 if TYPE_CHECKING:
     from offstage.testbeds.bench.pod.result import PodResult, TraceResult
@@ -486,7 +486,7 @@ def _finish(
 
     document = result.document()
     if out is not None:
-        write_text(out, json.dumps(document, indent=1, default=plain) + "\n")
+        write_text(out, as_json(document))
     noted = [Text(line) for line in note_lines(result.notes)]
     tables = [piece for table in result.tables() for piece in (table, "")]
     about = [Text(line, style="dim") for line in result.about()]

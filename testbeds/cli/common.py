@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import errno
 import io
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
+from offstage.testbeds.document import as_line, plain
 
 __all__ = [
     "ClusterOption",
@@ -229,7 +228,7 @@ def emit(result: Any, form: Format, text: Any) -> None:
     from offstage.testbeds.cli.folded import folded
 
     if form is Format.json:
-        sys.stdout.write(json.dumps(result, default=plain) + "\n")
+        sys.stdout.write(as_line(result) + "\n")
     else:
         # No text of ours has markup: what looks like it is a name, or a `pip install '.[...]'`.
         Console(soft_wrap=True, markup=False, emoji=False).print(folded(text))
@@ -306,10 +305,3 @@ def _shown(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_shown, value))
     return str(value)
-
-
-def plain(value: object) -> Any:
-    """A value that JSON lacks, in a type that it has."""
-    if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
-        return msgspec.to_builtins(value, enc_hook=plain)
-    return value.item() if hasattr(value, "item") else str(value)

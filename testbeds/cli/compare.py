@@ -10,6 +10,7 @@ import typer
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import Compared, ComparedRun
     from offstage.testbeds.report.compare.build import Plan
 
 __all__ = ["register"]
@@ -94,7 +95,7 @@ def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
 
     found = runs_of(runs)
     texts: list[RenderableType] = []
-    results = []
+    results: list[ComparedRun] = []
     with shown(len(found) * plan.stage_count) as progress:
         for run in found:
             result = compare_run(run, plan, progress)
@@ -114,4 +115,5 @@ def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
                     "figures": str(figures),
                 }
             )
-    emit({"runs": results}, form, Group(*texts[:-1]))
+    compared: Compared = {"runs": results}
+    emit(compared, form, Group(*texts[:-1]))

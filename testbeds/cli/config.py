@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
@@ -12,6 +12,9 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 from offstage.testbeds.table import Cell, Table
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import ConfigShown
 
 __all__ = ["register"]
 
@@ -49,22 +52,22 @@ def show(
     shown, notes = list(rows(loaded)), unused(loaded)
     told = [Text(line) for line in note_lines(notes)]
     lines = [[Cell(text, "dim" if row[2] == "default" else "") for text in row] for row in shown]
-    options = {where: {"value": value, "source": source} for where, value, source in shown}
+    document: ConfigShown = {
+        "options": {where: {"value": value, "source": source} for where, value, source in shown},
+        "derived": None,
+        "notes": notes,
+    }
     try:
-        derived = asdict(derive(loaded))
+        document["derived"] = derived = derive(loaded)
     except BadInput:
         # Show what the error is about.
-        emit(
-            {"options": options, "derived": None, "notes": notes}, form, Group(*told, _table(lines))
-        )
+        emit(document, form, Group(*told, _table(lines)))
         raise
     lines += [
         [Cell(text, "dim") for text in (name, str(value), "derived")]
-        for name, value in derived.items()
+        for name, value in asdict(derived).items()
     ]
-    emit(
-        {"options": options, "derived": derived, "notes": notes}, form, Group(*told, _table(lines))
-    )
+    emit(document, form, Group(*told, _table(lines)))
 
 
 def _table(lines: list[list[Cell]]) -> Table:

@@ -24,12 +24,13 @@ from offstage.testbeds.cli.common import (
     parse_settings,
     table,
 )
+from offstage.testbeds.cli.status_shown import Reading
+from offstage.testbeds.cli.watch import drawn, interval
 from offstage.testbeds.cli.watch import watch as watch_it
 
 __all__ = ["register"]
 
 MOVE_LOOK_S = 0.2
-WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
 
 
 dpu = typer.Typer(no_args_is_help=True, help="The daemon on the DPU, or on what stands in for it.")
@@ -140,39 +141,28 @@ def status(
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
     secret: OperatorSecretOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="all that the daemon reports, as JSON has it")
+    ] = False,
     watch: Annotated[
-        str, typer.Option("--watch", help="print a line at this interval, such as 1s, until Ctrl-C")
+        str, typer.Option("--watch", help="show it again at this interval, such as 1s; q ends it")
     ] = "",
     count: Annotated[
-        int, typer.Option("--count", min=0, help="with --watch: number of lines; 0: no limit")
+        int, typer.Option("--count", min=0, help="with --watch: how many times; 0: no limit")
     ] = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """Show the daemon: storage, hosts, sessions, policy, counters, and its memory's pages.
+    """Show the daemon in ten lines: store, arena, demands, reads, prefetch, hosts, errors, policy.
 
-    With --watch one line each time: hosts, demands, hits and late ones, bandwidth, read
-    amplification of granules, reactor, errors.
+    With --watch counts and rates are of the interval. On a terminal it is drawn in its place, as
+    `top` does; elsewhere one snapshot follows another, and JSON is one line each time.
     """
-    every_s = _interval(watch, count)
+    every_s = interval(watch, count)
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         if every_s > 0:
-            return watch_it(control, every_s, count, form is Format.json)
-        result = control.status()
-    emit(result, form, table(result))
-
-
-def _interval(watch: str, count: int) -> float:
-    """Seconds of `--watch`; 0 without it."""
-    from offstage.bindings.units import parse_time
-
-    if not watch:
-        if count:
-            raise BadInput("--count is for --watch", "dpu status", "give --watch 1s too")
-        return 0.0
-    every_ns = parse_time(watch, "--watch")
-    if not WATCH_NS_MIN <= every_ns <= WATCH_NS_MAX:
-        raise BadInput(f"{watch!r} is out of range", "--watch", "choose 100ms to 1h")
-    return every_ns / 1e9
+            return watch_it(control, every_s, count, form, whole=everything)
+        now = Reading.of(control)
+    emit(now.status, form, drawn(now, whole=everything))
 
 
 @dpu.command()

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from offstage.bindings.durable import writable, write_bytes
+from offstage.bindings.durable import writable, write_text
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
 from offstage.testbeds.cli.models import model_folder
+from offstage.testbeds.document import as_json
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["calibrate"]
@@ -83,7 +84,7 @@ def calibrate(
     with shown(1) as progress:
         progress.start("measure", plan.steps)
         cost = measure(plan, progress.advance)
-    write_bytes(out, msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
+    write_text(out, as_json(cost))
     emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _shown(cost, out))
 
 

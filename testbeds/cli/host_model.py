@@ -9,12 +9,13 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from offstage.bindings.durable import write_bytes
+from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import Dtype, Format, emit
 from offstage.testbeds.cli.models import model_folder
+from offstage.testbeds.document import as_json
 from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def run_model(
     with shown(2 + (options.max_kl is not None) + holds + 2 * passes) as progress:
         summary = run(options, link, progress)
     if out is not None:
-        write_bytes(out / "model.json", msgspec.json.encode(summary))
+        write_text(out / "model.json", as_json(summary))
     failures = [text for one in summary.passes for text in found_failed(one, summary.named(one))]
     document = msgspec.structs.asdict(summary) | {
         "notes": list(summary.noted()),

@@ -225,6 +225,7 @@ IDLE = (
         Idle(words, ("jobs",), _has("cluster"), "with --cluster, which uses its workers")
         for words in ("lab pod", "asic sweep")
     ),
+    Idle("dpu status", ("everything",), _is("form", "json"), "with --format json, which is whole"),
     Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
 )

@@ -5,13 +5,17 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.then import then
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import KeyAdded, KeysMade, Token
 
 __all__ = ["register"]
 
@@ -68,11 +72,21 @@ def make(
         Side.client: "put the daemon's server.key next to it; on the daemon's machine: "
         "`offstage keys add DIR {}`",
     }
-    emit(
-        {"public": str(public), "secret": str(secret)},
-        form,
-        f"{public}\n{secret}\n{following[side].format(public.name)}",
-    )
+    made: KeysMade = {"public": str(public), "secret": str(secret)}
+    told = f"{public}\n{secret}\n{following[side].format(public.name)}"
+    emit(made, form, then(told, *_following(side, folder)))
+
+
+def _following(side: Side, folder: Path) -> list[str]:
+    """What comes after new keys: a client's after the daemon's, its entry with the daemon whose
+    folder is beside it, or, if none or several are, the use of the key."""
+    if side is Side.server:
+        place = folder if folder.name else folder.resolve()
+        return ["keys", "make", "client", f"{place}-client"]
+    daemons = [one.parent for one in folder.parent.glob("*/clients") if one.is_dir()]
+    if len(daemons) == 1:
+        return ["keys", "add", str(daemons[0]), str(folder / "client.key")]
+    return ["dpu", "status", "--curve-dir", str(folder)]
 
 
 @keys.command()
@@ -111,7 +125,8 @@ def add(
     if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")
     write_text(kept, text)
-    emit({"added": str(kept)}, form, str(kept))
+    document: KeyAdded = {"added": str(kept)}
+    emit(document, form, str(kept))
 
 
 @keys.command()
@@ -124,4 +139,5 @@ def token(
     from offstage.dpu.tenants.tenancy import metrics_token
 
     found = metrics_token(read_secret(secret))
-    emit({"token": found}, form, found)
+    document: Token = {"token": found}
+    emit(document, form, found)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
@@ -13,14 +12,10 @@ from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.table import Table
 
 if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import LabBounds, LabPolicies
     from offstage.testbeds.lab.results.summary import (
-        BoundSummary,
         Failed,
-        Interval,
         LabSummary,
-        PointSummary,
-        Subset,
-        TierSummary,
     )
     from offstage.testbeds.lab.run.experiment import Experiment
     from offstage.testbeds.progress import Progress
@@ -41,6 +36,12 @@ SeedOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a key, such as workload.steps=64"),
+]
+RequestsOption = Annotated[
+    str,
+    typer.Option(
+        "--trace", metavar="TRACE", help="request trace in place of the spec's: a file, or its name"
+    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -70,6 +71,7 @@ def run(
     seed: SeedOption = None,
     changes: SetOption = None,
     device: DeviceOption = "",
+    trace: RequestsOption = "",
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
@@ -83,7 +85,8 @@ def run(
     sweep, a point that fails, or a combination that contradicts itself, is listed at the end, with
     exit code 1; the others are in the results.
     """
-    run_spec(spec, out, form, seeds=seed, changes=_on(device, changes), jobs=jobs, cluster=cluster)
+    changed = _on(device, changes)
+    run_spec(spec, out, form, seeds=seed, changes=changed, trace=trace, jobs=jobs, cluster=cluster)
 
 
 def run_spec(
@@ -93,11 +96,12 @@ def run_spec(
     *,
     seeds: list[int] | None = None,
     changes: list[str] | None = None,
+    trace: str = "",
     jobs: int = 0,
     cluster: str = "",
 ) -> None:
     """`lab run`, from Python."""
-    summary = _run(spec, out, seeds, changes, jobs, cluster)
+    summary = _run(spec, out, seeds, changes, trace, jobs, cluster)
     _tell(summary, out, form)
     _refuse_failed(summary.failed, spec)
 
@@ -142,7 +146,8 @@ def bounds(
     rows = bounds_rows(experiment, folder)
     failed = [Failed(point=label, message=line) for label, line in experiment.refused]
     shown_rows = Group(bounds_table(rows), *map(Text, _failed_lines(failed)))
-    emit({"bounds": rows, "failed": failed}, form, shown_rows)
+    document: LabBounds = {"bounds": rows, "failed": failed}
+    emit(document, form, shown_rows)
     _refuse_failed(failed, spec)
 
 
@@ -155,7 +160,8 @@ def policies(form: FormatOption = Format.text) -> None:
     names = ("policy", "uses", "eviction", "source")
     rows = [[one.name, one.uses, one.eviction or "", one.source] for one in found]
     table = Table.named(names, rows, left=4, wrap=names[1:])
-    emit({"policies": found}, form, table)
+    document: LabPolicies = {"policies": found}
+    emit(document, form, table)
 
 
 def _on(device: str, changes: list[str] | None) -> list[str]:
@@ -168,13 +174,14 @@ def _run(
     out: Path,
     seeds: list[int] | None,
     changes: list[str] | None,
+    trace: str,
     jobs: int,
     cluster: str,
 ) -> "LabSummary":
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.run.summarize import finish
 
-    experiment, folder = _planned(name, out, seeds, changes)
+    experiment, folder = _planned(name, out, seeds, changes, trace)
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
     with shown(2 + 2 * traces) as progress:
         _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not experiment.sweep)
@@ -182,12 +189,14 @@ def _run(
 
 
 def _planned(
-    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None
+    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, trace: str = ""
 ) -> tuple["Experiment", Path]:
     from offstage.testbeds.lab.run.experiment import plan
     from offstage.testbeds.lab.spec.load import find
+    from offstage.testbeds.lab.spec.traced import on_trace
 
-    return plan(find(name), toml_values(changes, seeds)), out / "parts"
+    path = find(name)
+    return plan(path, on_trace(path, toml_values(changes, seeds), trace)), out / "parts"
 
 
 def _compute(
@@ -221,55 +230,12 @@ def _compute(
         ) from None
 
 
-SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
-
-
-class Headline(msgspec.Struct, kw_only=True):
-    """The figures that a program needs first from a point."""
-
-    workload: str
-    policy: str
-    eviction: str
-    buffer_over_k: float
-    hbm_pool_over_k: float
-    tiers: "list[TierSummary]"
-    nontrivial_hit: "Interval | None"
-    hit: "Interval | None"
-    nontrivial_hit_without_cold: "Interval | None"
-    nontrivial_selection_hit: "Interval | None"
-    hbm_share: "Interval | None"
-    tokens_per_s: "Interval | None"
-    late: "Interval | None"
-    traffic_ratio: "Interval | None"
-    traffic_vs_reference: "Interval | None"
-    coverage: "Interval | None"
-    accuracy: "Interval | None"
-    pollution: "Interval | None"
-    nontrivial_gap_closed: "Interval | None"
-    stall_ms_p99: "Interval | None"
-    worst_layer: "Subset | None"
-    worst_requests: "Subset | None"
-    first_steps: "Subset"
-    turn_steps: "Subset"
-    bounds: "list[BoundSummary]"
-    requests: int
-
-    @classmethod
-    def of(cls, point: "PointSummary") -> "Headline":
-        """Its setting, and figures that the summary calls the same."""
-        return cls(
-            **{
-                name: getattr(point.info if name in SETTING else point, name)
-                for name in cls.__struct_fields__
-            }
-        )
-
-
 def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     from rich.console import Group
     from rich.text import Text
 
     from offstage.bindings.notes import note_lines
+    from offstage.testbeds.cli.printed import Headline, LabRan
     from offstage.testbeds.report.lab.page import write_results
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
@@ -279,13 +245,16 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     sentence = lab_sentence(summary)
     failed = _failed_lines(summary.failed)
     lines = ["", sentence, *note_lines(summary.notes), *failed, "", *map(str, paths.values())]
-    document = {
-        "sentence": sentence,
-        "notes": summary.notes,
-        "points": [Headline.of(point) for point in summary.points],
-        "requests": summary.requests,
-        "failed": summary.failed,
-        **{name: str(path) for name, path in paths.items()},
-    }
+    document = LabRan(
+        sentence=sentence,
+        notes=summary.notes,
+        points=[Headline.of(point) for point in summary.points],
+        requests=summary.requests,
+        failed=summary.failed,
+        summary=str(paths["summary"]),
+        report=str(paths["report"]),
+        manifest=str(paths["manifest"]),
+        ledger=str(paths["ledger"]),
+    )
     table = requests_table(summary.requests) if summary.requests else lab_table(summary)
     emit(document, form, Group(table, *map(Text, lines)))

@@ -19,6 +19,7 @@ from offstage.testbeds.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import LabPods
     from offstage.testbeds.lab.pod.spec import PodSpec
 
 __all__ = ["pod", "toml_value", "toml_values"]
@@ -104,12 +105,14 @@ def _run(
     )
     paths = write_pod_results(summary, out) | {"points": out / "points.parquet"}
     write_parquet(points, paths["points"])
-    document = {
+    document: LabPods = {
         "sentence": pod_sentence(summary),
         "notes": summary.notes,
         "rows": rows,
         "beside": summary.beside,
-        **{name: str(path) for name, path in paths.items()},
+        "summary": str(paths["summary"]),
+        "report": str(paths["report"]),
+        "points": str(paths["points"]),
     }
     lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]
     emit(document, form, Group(pod_table(summary), *map(Text, lines)))

@@ -1,14 +1,18 @@
 """`offstage models`: the models that have a name, and bringing one into the cache."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offstage.bindings.errors import BadInput, Incompatible
 from offstage.bindings.units import format_size
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.then import then
 from offstage.testbeds.table import Table
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import ModelKept, ModelListed, ModelsListed
 
 __all__ = ["model_folder", "register"]
 
@@ -35,7 +39,7 @@ def list_models(form: FormatOption = Format.text) -> None:
     from offstage.testbeds.models.kept import marker_of, models_folder
     from offstage.testbeds.models.known import KNOWN
 
-    rows: list[dict[str, Any]] = []
+    rows: list[ModelListed] = []
     for one in KNOWN.values():
         folder = models_folder() / one.name
         try:
@@ -70,7 +74,8 @@ def list_models(form: FormatOption = Format.text) -> None:
         for row in rows
     ]
     names = ("model", "parameters", "context", "licence", "source", "size", "in the cache")
-    emit({"models": rows}, form, Table.named(names, shown))
+    document: ModelsListed = {"models": rows}
+    emit(document, form, Table.named(names, shown))
 
 
 @models.command()
@@ -91,7 +96,7 @@ def get(
 
     with shown(1 if source else 2) as progress:
         folder, marker, made = bring(name, source, progress)
-    found = {
+    found: ModelKept = {
         "name": name,
         "folder": str(folder),
         "made": made,
@@ -99,4 +104,4 @@ def get(
         "size_bytes": marker.size_bytes,
         "content": marker.content,
     }
-    emit(found, form, table(found))
+    emit(found, form, then(table(found), "demo", "--model", name))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offstage.dpu.pod.membership import Membership
     from offstage.host.link.control import Control
     from offstage.testbeds.cli.pod_shown import ShownPod
+    from offstage.testbeds.cli.printed import PodPurged
     from offstage.testbeds.live.pod_drain import NotPushed, Pushed
     from offstage.testbeds.live.pod_figures import PodResult
     from offstage.testbeds.live.pod_status import MemberReport
@@ -246,7 +247,7 @@ def purge(
     carried_out |= said
     for name in names:
         members.setdefault(name, {"carried_out": said.get(name, 0)})
-    result = {"epoch": found.epoch, "members": members}
+    result: PodPurged = {"epoch": found.epoch, "members": members}
     emit(result, form, table(result))
     if not keeps(last, tenant, found.purges[tenant][0]):
         raise RunFailed(
@@ -297,15 +298,14 @@ def run(
 ) -> None:
     """Drive a workload over all members at once, and print one report for the pod. Members may
     join and drain meanwhile. One that dies costs its fetch deadline; its blocks are recomputed."""
-    import msgspec
-
-    from offstage.bindings.durable import writable, write_bytes
+    from offstage.bindings.durable import writable, write_text
     from offstage.bindings.errors import BadInput
     from offstage.bindings.units import parse_time
     from offstage.dpu.pod.membership import open_membership
     from offstage.host.endpoint import Endpoint
     from offstage.host.model.models import geometry as geometry_of
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.document import as_json
     from offstage.testbeds.live.options import DriveOptions
     from offstage.testbeds.live.pod_run import run as drive
 
@@ -331,7 +331,7 @@ def run(
     with shown(2) as progress:
         result = drive(options, found, link, runtime_dir, deadline_ns, progress, membership)
     if out is not None:
-        write_bytes(out / "pod.json", msgspec.json.format(msgspec.json.encode(result)))
+        write_text(out / "pod.json", as_json(result))
     tell(result, form)
 
 

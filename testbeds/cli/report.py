@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 import offstage
@@ -12,6 +11,8 @@ from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from offstage.testbeds.cli.printed import Differences, FiguresMade, PageMade
 
 __all__ = ["register"]
 
@@ -86,11 +87,11 @@ def report(
     if paper is not None:
         paths = _for_paper(run, paper)
         shown = [Text(str(path)) for path in paths.values()]
-        files = {name: str(path) for name, path in paths.items()}
-        return emit({"files": files}, form, Group(*shown))
+        files: FiguresMade = {"files": {name: str(path) for name, path in paths.items()}}
+        return emit(files, form, Group(*shown))
     page = out or (run if run.is_dir() else run.parent) / "report.html"
     sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
-    result = {"sentence": sentence, "report": str(page)}
+    result: PageMade = {"sentence": sentence, "report": str(page)}
     return emit(result, form, Group(table, "", sentence, "", str(page)))
 
 
@@ -119,9 +120,9 @@ def _compared(
     paths = {} if out is None else write_differences(rows, out, offstage.__version__)
     sentence = differences_sentence(rows)
     lines = ["", sentence, "", *map(str, paths.values())]
-    document = {
+    document: Differences = {
         "sentence": sentence,
-        "differences": msgspec.to_builtins(rows),
+        "differences": rows,
         "files": {name: str(path) for name, path in paths.items()},
     }
     emit(document, form, Group(differences_table(rows), *map(Text, lines)))

@@ -10,6 +10,7 @@ import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.then import then
 
 __all__ = ["register"]
 
@@ -117,16 +118,19 @@ def up(
         return begin(bed.value, out, (sessions, context_tokens, steps), rate, delay, form)
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import up as start
+    from offstage.testbeds.cli.printed import Guest, GuestsUp
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.cli.testbed_here import size_words
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with alone(), shown(4) as progress:
         pair = start(out, progress, stays=True)
-    result = {
-        guest.name: {"pid": guest.process.pid, "console": str(guest.console)}
-        for guest in (pair.node, pair.dpu)
-    }
-    emit({**result, "share": str(pair.share)}, form, table({**result, "share": str(pair.share)}))
+    node, dpu = (
+        Guest(pid=guest.process.pid, console=str(guest.console)) for guest in (pair.node, pair.dpu)
+    )
+    result = GuestsUp(node=node, dpu=dpu, share=str(pair.share))
+    sizes = size_words(sessions, context_tokens, steps)
+    emit(result, form, then(table(result), "testbed", "run", "qemu", *sizes, "--out", out))
 
 
 @testbed.command()

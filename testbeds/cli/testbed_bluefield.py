@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,7 +20,11 @@ from offstage.testbeds.beds.bluefield import (
 from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli.common import Format, emit, table
 from offstage.testbeds.cli.summary import print_summary
-from offstage.testbeds.cli.testbed_here import drive, sizes_for
+from offstage.testbeds.cli.testbed_here import drive, size_words, sizes_for
+from offstage.testbeds.cli.then import then
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import BedEnded, BedUp
 
 __all__ = ["down", "run", "up"]
 
@@ -31,8 +36,14 @@ def up(
     far = _far(inventory, out)
     if _go(far, _up_steps(far, sizes), dry_run):
         wait(far)
-        told = {"bed": far.bed, "endpoint": far.endpoint, "out": str(far.out), "real": far.real}
-        emit(told, form, table(told))
+        told: BedUp = {
+            "bed": far.bed,
+            "endpoint": far.endpoint,
+            "out": str(far.out),
+            "real": far.real,
+        }
+        words = ["--inventory", str(inventory), *size_words(*sizes), "--out", str(out)]
+        emit(told, form, then(table(told), "testbed", "run", "bluefield", *words))
 
 
 def run(
@@ -50,7 +61,8 @@ def down(inventory: Path | None, out: Path, dry_run: bool, form: Format) -> None
     """Stop the daemon there, and fetch its log."""
     far = _far(inventory, out)
     if _go(far, down_steps(far.dpu, far.out), dry_run):
-        emit({"ended": True, "log": str(far.out / "dpu.log")}, form, str(far.out / "dpu.log"))
+        ended: BedEnded = {"ended": True, "log": str(far.out / "dpu.log")}
+        emit(ended, form, ended["log"])
 
 
 def _far(inventory: Path | None, out: Path) -> Far:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from offstage.testbeds.cli.common import Format, emit, table
+from offstage.testbeds.cli.then import then
 
 if TYPE_CHECKING:
     from offstage.testbeds.beds.bluefield import Far
     from offstage.testbeds.beds.here import Up
     from offstage.testbeds.beds.local import DaemonSizes
+    from offstage.testbeds.cli.printed import BedUp
     from offstage.testbeds.live.demo_options import Arm
     from offstage.testbeds.live.results import Summary
 
-__all__ = ["drive", "sizes_for", "start", "up"]
+__all__ = ["drive", "size_words", "sizes_for", "start", "up"]
 
 SLOTS_PER_SELECTED = 4
 WINDOW_TOKENS = 4_096
@@ -32,7 +34,7 @@ def up(
 ) -> None:
     """Start it and print its address."""
     here = start(bed, out, *sizes, rate, delay)
-    told = {
+    told: BedUp = {
         "bed": here.bed,
         "pid": here.pid,
         "endpoint": here.endpoint,
@@ -40,7 +42,7 @@ def up(
         "namespaces": here.names or "none",
         "out": str(here.out),
     }
-    emit(told, form, table(told))
+    emit(told, form, then(table(told), "testbed", "run", bed, *size_words(*sizes), "--out", out))
 
 
 def start(
@@ -50,6 +52,12 @@ def start(
     from offstage.testbeds.beds.here import up
 
     return up(bed, out, sizes_for(sessions, context_tokens, steps), rate, delay)
+
+
+def size_words(sessions: int, context_tokens: int, steps: int) -> list[str]:
+    """The options of `testbed` and of `host run` that ask for these sizes."""
+    sizes = {"sessions": sessions, "context-tokens": context_tokens, "steps": steps}
+    return [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
 
 
 def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
@@ -76,16 +84,10 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
     """Compare the arms; each host is a separate process, in its place."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.arms import COMPARED, compare, driven
+    from offstage.testbeds.progress import note_hit
     from offstage.testbeds.report import SUMMARY_NAME, read_summary
 
-    words = [
-        "--sessions",
-        str(sessions),
-        "--context-tokens",
-        str(context_tokens),
-        "--steps",
-        str(steps),
-    ]
+    words = size_words(sessions, context_tokens, steps)
     with shown(1) as progress:
         progress.start(f"arms on {bed.bed}", len(COMPARED))
 
@@ -98,7 +100,9 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
                 f"{bed.bed}, arm {arm.name}",
             )
             progress.advance(1)
-            return read_summary(folder)
+            summary = read_summary(folder)
+            note_hit(progress, summary.runs[0].hit)
+            return summary
 
         summary = compare(bed.operator, one, bed.real)
     return msgspec.structs.replace(summary, command=shlex.join(["offstage", *sys.argv[1:]]))

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offstage.bindings.durable import write_bytes
+from offstage.bindings.durable import write_text
 from offstage.testbeds.cli.common import Format, emit, table
+from offstage.testbeds.cli.then import then
+from offstage.testbeds.document import as_json
 
 if TYPE_CHECKING:
     from offstage.testbeds.beds.pod import PodBed
+    from offstage.testbeds.cli.printed import PodUp
 
 __all__ = ["down", "run", "up"]
 
@@ -16,8 +19,10 @@ DEADLINE_NS = 1_000_000_000
 
 def up(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) -> None:
     """Start it and print its address."""
+    from offstage.testbeds.cli.testbed_here import size_words
+
     bed = _start(out, sessions, context_tokens, steps)
-    told = {
+    told: PodUp = {
         "bed": "pod",
         "map": bed.place,
         "runtime_dir": str(bed.runtime_dir),
@@ -34,13 +39,12 @@ def up(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) 
             else "none: the map is a file",
         },
     }
-    emit(told, form, table(told))
+    sizes = size_words(sessions, context_tokens, steps)
+    emit(told, form, then(table(told), "testbed", "run", "pod", *sizes, "--out", out))
 
 
 def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) -> None:
     """Run the workload over the pod that is up, or over one that is started and stopped for it."""
-    import msgspec
-
     from offstage.dpu.pod.membership import open_membership
     from offstage.host.endpoint import Endpoint
     from offstage.host.model.models import geometry
@@ -72,7 +76,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     finally:
         if there is None:
             pod.down(out)
-    write_bytes(out / "pod.json", msgspec.json.format(msgspec.json.encode(result)))
+    write_text(out / "pod.json", as_json(result))
     tell(result, form)
 
 

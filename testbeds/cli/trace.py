@@ -1,7 +1,7 @@
 """`offstage trace`: request traces, their contents and their conversion into one format."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 from offstage.testbeds.cli.trace_capture import capture
 from offstage.testbeds.cli.trace_generate import generate
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.printed import TraceImported
 
 __all__ = ["register"]
 
@@ -91,7 +94,7 @@ def import_trace(
     write_trace(trace, out)
     origin = trace.origin
     sessions = len(trace.session_names) if trace.has_sessions else 0
-    done = {
+    done: TraceImported = {
         "trace": str(out),
         "name": origin.name,
         "format": origin.format,

@@ -13,6 +13,7 @@ from offstage.testbeds.cli.progress import shown
 
 if TYPE_CHECKING:
     from offstage.testbeds.capture.run import Result
+    from offstage.testbeds.cli.printed import TraceCaptured
 
 __all__ = ["capture"]
 
@@ -107,7 +108,7 @@ def _tell(result: "Result", form: Format) -> None:
     from offstage.testbeds.workloads.selections.locality import overlap_of_file
 
     header = result.header
-    found = {
+    found: TraceCaptured = {
         "file": str(result.path),
         "model": header.model,
         "dtype": header.dtype,

@@ -1,48 +1,33 @@
-"""`offstage dpu status --watch`: one line for each interval."""
+"""`offstage dpu status --watch`: a daemon over and over, as `top` shows a machine.
 
-import json
+On a terminal a snapshot is drawn again in its place until q or Ctrl-C, and the last one stays.
+Elsewhere one snapshot follows another; as JSON each is one line, of what happened since the last.
+"""
+
+import contextlib
+import os
+import select
+import sys
+import termios
 import time
-from collections.abc import Iterator
+import tty
+from collections.abc import Callable, Iterator
 
 import msgspec
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 
-from offstage.bindings.ledger import Demands, Ledger, share
-from offstage.bindings.units import format_rate
+from offstage.bindings.errors import BadInput
+from offstage.bindings.units import format_seconds, parse_time
 from offstage.host.link.control import Control
+from offstage.testbeds.cli.common import Format, emit, table
+from offstage.testbeds.cli.status_shown import Reading, Span, lines
+from offstage.testbeds.document import as_line
 
-__all__ = ["watch"]
+__all__ = ["drawn", "interval", "watch"]
 
-HEADINGS_EVERY = 20
-COLUMNS = {
-    "hosts": 5,
-    "sessions": 8,
-    "demands/s": 9,
-    "hits": 7,
-    "late": 7,
-    "read": 11,
-    "over": 6,
-    "written": 11,
-    "reactor": 7,
-    "dirty": 6,
-    "errors": 6,
-}
-
-
-class Look(msgspec.Struct, kw_only=True, frozen=True):
-    """What is read of the daemon at one time; all but the gauges counts up from its start."""
-
-    hosts: int
-    sessions: int
-    ledger: Ledger
-    bytes_read: int
-    bytes_written: int
-    busy_ns: int
-    idle_ns: int
-    sleep_ns: int
-    dirty_blocks: int
-    errors: int
-    draining: bool
+WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
 
 
 class Interval(msgspec.Struct, kw_only=True, frozen=True):
@@ -62,97 +47,109 @@ class Interval(msgspec.Struct, kw_only=True, frozen=True):
     errors: int
     draining: bool
 
+    @classmethod
+    def of(cls, span: Span) -> "Interval":
+        """Rates of the span; after a reset of the ledger, of the counts since."""
+        ended, status = span.ended(), span.now.status
+        device = status.device
+        return cls(
+            seconds=round(span.seconds, 3),
+            hosts=device.ports,
+            sessions=device.sessions,
+            demands_per_s=ended.total / span.seconds,
+            hit=ended.hit_rate if ended.total else None,
+            late=ended.late_rate if ended.total else None,
+            read_bytes_per_s=span.per_s("storage.bytes_read"),
+            read_amplification=span.read_amplification,
+            written_bytes_per_s=span.per_s("storage.bytes_written"),
+            reactor_busy_share=span.busy,
+            dirty_blocks=device.dirty_blocks,
+            errors=device.check_failures + device.storage.errors + device.reads_timed_out,
+            draining=status.draining,
+        )
 
-def watch(control: Control, every_s: float, count: int, as_json: bool) -> None:
-    """Print until `count` lines are out (0: until Ctrl-C). Raises the error of a daemon's end."""
-    for number, row in enumerate(_intervals(control, every_s)):
-        if as_json:
-            typer.echo(json.dumps(msgspec.structs.asdict(row)))
+
+def interval(text: str, count: int) -> float:
+    """Seconds of `--watch`; 0 without it. BadInput if they, or `--count`, cannot be."""
+    if not text:
+        if count:
+            raise BadInput("--count is for --watch", "dpu status", "give --watch 1s too")
+        return 0.0
+    every_ns = parse_time(text, "--watch")
+    if not WATCH_NS_MIN <= every_ns <= WATCH_NS_MAX:
+        raise BadInput(f"{text!r} is out of range", "--watch", "choose 100ms to 1h")
+    return every_ns / 1e9
+
+
+def drawn(now: Reading, before: Reading | None = None, *, whole: bool = False) -> RenderableType:
+    """A snapshot for a person: the ten lines, or the `whole` status."""
+    return table(msgspec.to_builtins(now.status) if whole else lines(now, before))
+
+
+def watch(control: Control, every_s: float, count: int, form: Format, *, whole: bool) -> None:
+    """Show `count` snapshots (0: until it is ended). Raises the error of a daemon's end."""
+    if form is Format.text and sys.stdout.isatty() and Console().is_interactive:
+        return _redraw(control, every_s, count, whole)
+    for span in _spans(control, every_s, count, _sleep):
+        if form is Format.json:
+            typer.echo(as_line(Interval.of(span)))
         else:
-            if number % HEADINGS_EVERY == 0:
-                typer.echo(" ".join(f"{name:>{width}}" for name, width in COLUMNS.items()))
-            shown = _shown(row)
-            typer.echo(" ".join(f"{shown[name]:>{width}}" for name, width in COLUMNS.items()))
-        if number + 1 == count:
+            emit({}, form, Group(drawn(span.now, span.before, whole=whole), ""))
+
+
+def _spans(
+    control: Control, every_s: float, count: int, wait: Callable[[float], bool]
+) -> Iterator[Span]:
+    """The spans between two readings, the first after one interval; ends where `wait` is true."""
+    before, number = Reading.of(control), 0
+    while not wait(every_s):
+        span = Span(Reading.of(control), before)
+        yield span
+        before, number = span.now, number + 1
+        if number == count:
             return
 
 
-def _intervals(control: Control, every_s: float) -> Iterator[Interval]:
-    """The changes between two readings; the first line comes after one interval."""
-    before, then_s = _look(control), time.monotonic()
-    while True:
-        time.sleep(every_s)
-        after, now_s = _look(control), time.monotonic()
-        yield _between(before, after, now_s - then_s)
-        before, then_s = after, now_s
+def _redraw(control: Control, every_s: float, count: int, whole: bool) -> None:
+    """On a terminal. The first snapshot is of the time since the daemon's start."""
+    console = Console(markup=False, emoji=False)
+    ends = f"every {format_seconds(every_s)}; q ends"
+    last = drawn(Reading.of(control), whole=whole)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        _quit_key() as wait,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        live.update(Group(last, "", ends), refresh=True)
+        for span in _spans(control, every_s, count, wait):
+            last = drawn(span.now, span.before, whole=whole)
+            live.update(Group(last, "", ends), refresh=True)
+    emit({}, Format.text, last)
 
 
-def _look(control: Control) -> Look:
-    status = control.status()
-    device = status["device"]
-    storage = device["storage"]
-    return Look(
-        hosts=device["ports"],
-        sessions=device["sessions"],
-        ledger=Ledger.of(control.ledger()),
-        bytes_read=storage["bytes_read"],
-        bytes_written=storage["bytes_written"],
-        busy_ns=device["busy_ns"],
-        idle_ns=device["idle_ns"],
-        sleep_ns=device["sleep_ns"],
-        dirty_blocks=device["dirty_blocks"],
-        errors=device["check_failures"] + storage["errors"] + device["reads_timed_out"],
-        draining=status["draining"],
-    )
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
 
 
-def _between(before: Look, after: Look, seconds: float) -> Interval:
-    """Rates of an interval; after a reset of the ledger, of the counts since."""
-    counts = zip(after.ledger.ends, before.ledger.ends, strict=True)
-    ended = Demands.of(max(0, now - then) for now, then in counts)
-    busy_ns = max(0, after.busy_ns - before.busy_ns)
-    idle_ns = max(0, after.idle_ns - before.idle_ns)
-    sleep_ns = max(0, after.sleep_ns - before.sleep_ns)
-    return Interval(
-        seconds=round(seconds, 3),
-        hosts=after.hosts,
-        sessions=after.sessions,
-        demands_per_s=ended.total / seconds,
-        hit=ended.hit_rate if ended.total else None,
-        late=ended.late_rate if ended.total else None,
-        read_bytes_per_s=max(0, after.bytes_read - before.bytes_read) / seconds,
-        read_amplification=_amplification(before.ledger, after.ledger),
-        written_bytes_per_s=max(0, after.bytes_written - before.bytes_written) / seconds,
-        reactor_busy_share=share(busy_ns, busy_ns + idle_ns + sleep_ns),
-        dirty_blocks=after.dirty_blocks,
-        errors=after.errors,
-        draining=after.draining,
-    )
+@contextlib.contextmanager
+def _quit_key() -> Iterator[Callable[[float], bool]]:
+    """A call that waits for seconds and is true as soon as q is typed."""
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    keys = sys.stdin.fileno()
 
+    def wait(seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            if select.select([keys], [], [], left_s)[0] and b"q" in os.read(keys, 64).lower():
+                return True
+        return False
 
-def _amplification(before: Ledger, after: Ledger) -> float | None:
-    """Bytes read for demands over those of the granules that they named; None: nothing was read,
-    or the daemon has no granules."""
-    read = max(0, after.demand_bytes_read - before.demand_bytes_read)
-    wanted = max(0, after.demand_bytes_wanted - before.demand_bytes_wanted)
-    return read / wanted if wanted else None
-
-
-def _shown(row: Interval) -> dict[str, str]:
-    def share(value: float | None) -> str:
-        return "none" if value is None else f"{value:.1%}"
-
-    over = row.read_amplification
-    return {
-        "hosts": str(row.hosts),
-        "sessions": str(row.sessions),
-        "demands/s": f"{row.demands_per_s:,.0f}",
-        "hits": share(row.hit),
-        "late": share(row.late),
-        "read": format_rate(row.read_bytes_per_s),
-        "over": "none" if over is None else f"{over:.2f}",
-        "written": format_rate(row.written_bytes_per_s),
-        "reactor": share(row.reactor_busy_share),
-        "dirty": str(row.dirty_blocks),
-        "errors": str(row.errors) + (" draining" if row.draining else ""),
-    }
+    before = termios.tcgetattr(keys)
+    tty.setcbreak(keys)
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)

@@ -34,7 +34,7 @@ from offstage.testbeds.live.run_figures import (
     run_result,
 )
 from offstage.testbeds.live.workload import Workload, full_chunks
-from offstage.testbeds.progress import Progress
+from offstage.testbeds.progress import Progress, note_hit
 
 __all__ = ["Baselines"]
 
@@ -100,6 +100,7 @@ class Baselines:
         notes += emulation_notes(label, counted)
         result = run_result(label, tier.ledger(), None, record, -1, notes)
         result.staging_bytes = self._options.slot_count * self.store.payload_bytes * (kind == "g2")
+        note_hit(progress, result.hit)
         return against_reference(result, without)
 
     def _drive(

@@ -28,7 +28,7 @@ from offstage.testbeds.live.run_figures import against_reference
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import memory_peak_bytes, run_machine
-from offstage.testbeds.progress import Progress
+from offstage.testbeds.progress import Progress, note_hit
 
 __all__ = ["run"]
 
@@ -211,7 +211,9 @@ def _measure(
     most = max(len(one.prefetchers) for one in options.arms)
     kept = len(arm.prefetchers) == most and not ahead
     record_dir = bed.records / name if kept else bed.work / f"{name}.record"
-    return shared.arms.measure(storage, arm, name, record_dir, drive)
+    result = shared.arms.measure(storage, arm, name, record_dir, drive)
+    note_hit(shared.progress, result.hit)
+    return result
 
 
 def _make_bed(options: DemoOptions) -> LocalBed:

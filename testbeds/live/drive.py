@@ -20,7 +20,7 @@ from offstage.host.gpu.selector import selectors_of
 from offstage.host.link.tier_sessions import Sessions, append_chunks
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.workload import Workload, full_chunks
-from offstage.testbeds.progress import Progress
+from offstage.testbeds.progress import Progress, note_hit
 
 __all__ = ["Prefilled", "decode", "prefill"]
 
@@ -118,7 +118,7 @@ def decode(
     fabric.register(pool.memory.landing)
     try:
         record = agent.run(jobs, _watcher(progress))
-        _note(record, progress)
+        note_hit(progress, record.ended().hit_rate)
         record.roof_bytes_per_s = copy_rate(pool.arrays)
         return record
     finally:
@@ -137,10 +137,6 @@ def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
         seen = len(record.tokens)
         if seen - noted >= NOTE_EVERY_TOKENS:
             noted = seen
-            _note(record, progress)
+            note_hit(progress, record.ended().hit_rate)
 
     return watch
-
-
-def _note(record: AgentRecord, progress: Progress) -> None:
-    progress.note(f"hit rate {record.ended().hit_rate:.1%}")

@@ -35,7 +35,7 @@ from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import memory_peak_bytes, run_machine
-from offstage.testbeds.progress import Progress
+from offstage.testbeds.progress import Progress, note_hit
 
 __all__ = [
     "AGAINST",
@@ -88,6 +88,7 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         )
         notes = [*machine_notes(status), *warm_start(before), _reference_note(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
+        note_hit(progress, result.hit)
         result.pace_overruns = overruns(str(status["model"]), counters)
         result.stages = stages(link, fabric)
         ended = wear(link)

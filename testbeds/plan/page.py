@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from offstage.bindings.durable import write_text
+from offstage.testbeds.document import as_json
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.pictures import bars, bought, over, reuse
 from offstage.testbeds.plan.result import DOUBT, TIE, Plan
@@ -17,7 +18,6 @@ from offstage.testbeds.plan.table import (
     trace_sentence,
 )
 from offstage.testbeds.report.compare.ranges import tornado
-from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import figure, folded
 from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure

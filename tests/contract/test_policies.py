@@ -23,7 +23,7 @@ from offstage.testbeds.lab.policies.registry import listing, parse
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
 CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)
 COMBINED = ("window+ema+lookahead+warmup", "stability+boundary+lookahead-draft", "prr-ema+granule")
-SPECS = [row.name for row in listing() if row.guesses] + [*COMBINED, "rising:Rising"]
+SPECS = [row.name for row in listing() if row.guesses] + [*COMBINED, "rising.py:Rising"]
 STEPS = 40
 DRAFT_LAYERS = 2
 LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)
@@ -191,7 +191,7 @@ def opener(
 ) -> Opener:
     """Open a new instance of the policy; `rising` is read from the how-to page."""
     (tmp_path / "rising.py").write_text(CODE.findall(PAGE.read_text(encoding="utf-8"))[0])
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     combined = parse(request.param)
     return lambda case: combined.open(case.setting)
 

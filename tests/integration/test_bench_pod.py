@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.testbeds.cli import run
 
@@ -15,8 +16,7 @@ ASKED = ["bench", "pod", "--seconds", "3", "--format", "json"]
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     assert run([*ASKED, *words]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    return checked("bench pod", capsys.readouterr().out)
 
 
 @pytest.mark.slow

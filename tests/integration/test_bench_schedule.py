@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli import run
@@ -58,7 +59,7 @@ def test_hosts_keep_what_the_laboratory_says(
         )
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
+    found = checked("bench schedule", capsys.readouterr().out)
     assert found["verdicts_met"] is True and [one["schedule"] for one in found["arms"]] == KINDS * 2
     assert "delay (60 times)" in found["notes"][0]["what"]
     for arm in found["arms"]:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
@@ -124,11 +125,15 @@ def test_the_loop_agrees_with_virtual_time(
     assert found.fetch_ns.p99 == pytest.approx(seen.fetch_ns.p99, rel=0.20)
 
 
-def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
+def test_a_comparison_takes_the_loop(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The first column is the chip in the loop, emulated; the second its own model, unfitted."""
     words = ["compare", str(recorded), "--asic", "asic_7nm", "--asic", "asic_5nm_hbm4"]
-    assert run([*words, "--quick", "--out", str(tmp_path / "page")]) == 0
-    found = json.loads(next(tmp_path.glob("page/**/compare.json")).read_text())
+    capsys.readouterr()
+    assert run([*words, "--quick", "--out", str(tmp_path / "page"), "--format", "json"]) == 0
+    assert len(checked("compare", capsys.readouterr().out)["runs"]) == 1
+    found = checked("file compare", next(tmp_path.glob("page/**/compare.json")).read_text())
     assert [one["device"] for one in found["columns"]] == [
         "asic_7nm in the loop",
         "asic_7nm",

@@ -1,11 +1,11 @@
 """Can an operator reach a daemon with CURVE, and does a failure name its cause?"""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 from live_daemon import Daemon, daemon
 
 from offstage.bindings.errors import BadInput
@@ -66,8 +66,10 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
     monkeypatch.setenv("OFFSTAGE_DAEMONS", str(base / "daemons.toml"))
     for words in (["status"], ["ledger"], ["policy", "show"], ["reset"]):
         assert run(["dpu", *words, "--endpoint", "lab", "--format", "json"]) == 0
-    spoken = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert spoken[0]["storage"] == tier.storage and spoken[-1] == {"reset": True}
+    names = ("dpu status", "dpu ledger", "dpu policy show", "dpu reset")
+    lines = capsys.readouterr().out.splitlines()
+    spoken = [checked(name, line) for name, line in zip(names, lines, strict=True)]
+    assert spoken[0]["storage"] == tier.storage and spoken[-1]["reset"] is True
     assert (
         run(["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)])
         == 0

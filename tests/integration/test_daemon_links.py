@@ -1,6 +1,5 @@
 """Do the other ways to reach the daemon work: the ZMQ fabric, CURVE, ipc, and the command line?"""
 
-import json
 import subprocess
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import zmq
 import zmq.auth
+from against_schema import checked
 from live_daemon import started
 
 from offstage.bindings.errors import BadInput, OffstageError
@@ -197,24 +197,26 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
     with daemon(tmp_path, **options) as tier:
         at = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
         at += ["--format", "json"]
-        status = json.loads(cli("dpu", "status", *at).stdout)
+        status = checked("dpu status", cli("dpu", "status", *at).stdout)
         assert status["storage"] == "emulated" and status["tenants"][0]["name"] == "default"
         memory = status["memory"]
         assert memory["bytes"] > 1 << 20  # what lies in huge pages if allowed
         assert memory["reserved_bytes"] == memory["transparent_bytes"] == 0
         changed = cli("dpu", "policy", "set", "degree_max=3", "prefetchers=none", *at)
-        assert json.loads(changed.stdout)["degree_max"] == 3
+        assert checked("dpu policy set", changed.stdout)["degree_max"] == 3
         wrong = cli("dpu", "policy", "set", "degre_max=3", *at)
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
         assert "did you mean 'degree_max'" in wrong.stderr and "Traceback" not in wrong.stderr
-        assert json.loads(cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
+        assert checked("dpu ledger", cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
         with tier.control(name="h") as host:
-            assert json.loads(cli("dpu", "dismiss", "h", *at).stdout) == {"hosts": 1}
+            done = checked("dpu dismiss", cli("dpu", "dismiss", "h", *at).stdout)
+            assert done["hosts"] == 1
             with pytest.raises(OffstageError, match="log in again"):
                 host.status()
         again = cli("dpu", "dismiss", "h", *at)
         assert again.returncode == 2 and "has no host of this name" in again.stderr
-        assert json.loads(cli("dpu", "drain", *at).stdout) == {"drained": True, "dirty_blocks": 0}
+        done = checked("dpu drain", cli("dpu", "drain", *at).stdout)
+        assert (done["drained"], done["dirty_blocks"]) == (True, 0)
     gone = cli("dpu", "status", "--endpoint", "ipc:///nowhere/at/all")
     assert gone.returncode == 3 and "offstage dpu serve" in gone.stderr
 
@@ -235,5 +237,5 @@ def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:
         assert done.returncode in (1, 2), words
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
     shown = cli("config", "show", "--set", "storage.path=x.ofs", "--format", "json")
-    options = json.loads(shown.stdout)["options"]
+    options = checked("config show", shown.stdout)["options"]
     assert options["storage.path"] == {"value": "x.ofs", "source": "command line"}

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 from damaged import damage_fetches
 from run_keys import RUN_KEYS
 
 from offstage.testbeds.beds import daemon
 from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
+from offstage.testbeds.report.page.numbers import show
 
 TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
 ARMS = ["none", "window", "window+ema", "window+ema+shared"]
@@ -39,13 +41,13 @@ def demo(folder: Path, *words: str) -> dict[str, Any]:
         timeout=500,
     )
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = checked("demo", done.stdout)
     assert answer["report"] == "out/report.html" and "Traceback" not in done.stderr
-    summary: dict[str, Any] = json.loads((folder / "out/summary.json").read_text())
+    summary = checked("file summary", (folder / "out/summary.json").read_text())
     assert answer["sentence"] == summary["sentence"]
-    shown = re.findall(r"^ +hit rate ([\d.]+)%", done.stderr, re.MULTILINE)
-    rates = [f"{100 * one['hit']:.1f}" for one in summary["runs"]]
-    assert shown[: len(rates)] == rates, "the last remark of a run is its hit rate"
+    shown = re.findall(r"^ +hit rate ([^,]+), ", done.stderr, re.MULTILINE)
+    rates = [show("hit", one["hit"]) for one in summary["runs"]]
+    assert shown[: len(rates)] == rates, "the last remark of a run is the figure of its table"
     return summary
 
 
@@ -270,7 +272,7 @@ def test_a_corrupt_block_fails_the_demo(
     said = capsys.readouterr()
     assert "were not what prefill wrote" in said.err and ", and 3 more" in said.err
     summary = json.loads((out / "summary.json").read_text())
-    assert len(json.loads(said.out)["failed"]) == len(summary["runs"])
+    assert len(checked("demo", said.out)["failed"]) == len(summary["runs"])
     assert all(one["blocks_corrupt"] > 0 for one in summary["runs"])
     assert "corrupt" in (out / "report.html").read_text()
 

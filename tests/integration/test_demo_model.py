@@ -1,6 +1,7 @@
 """Does the demo's real model answer alike under every prefetcher, and is each one's cost shown?"""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from offstage.testbeds.live.demo_options import MODEL_ARMS
 from offstage.testbeds.live.model.arms import run_arms
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.progress import Silent
+from offstage.testbeds.report.page.numbers import show
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
@@ -27,12 +29,12 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefetch changes how many demands are staged, but neither the text nor the number of demands.
-    The table comes first, and the page has both texts."""
+    The table comes first, with the figures of the progress, and the page has both texts."""
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path / "cache"))
     model, text = model_of(tmp_path, "llama", **LONG), save_text(tmp_path / "letters.txt", 1200)
     asked = ["--model", str(model), "--text", str(text), "--ask", "abc"]
     assert run(["demo", *asked, "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
     found = json.loads((tmp_path / "out/summary.json").read_text())["model"]
     arms = {one["arm"]: one for one in found["passes"]}
     assert list(arms) == ["none", "window", "window+ema", "window+predicted"]
@@ -51,6 +53,8 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
         assert one["decisions_replayed"] > 0 and one["log_diverged_at"] == -1
     assert runs["window+predicted"]["prefetchers"] == ["window", "predicted"]
     assert sorted((tmp_path / "out/records").iterdir())[0].name == "measured-window-predicted"
+    told = re.findall(r"\] (\S+), \d+ of \d+ blocks: \d+\n +hit rate ([^,]+), ", progress)
+    assert told == [(name, show("hit", one["hit"])) for name, one in runs.items()]
     page = (tmp_path / "out/report.html").read_text()
     assert page.index('id="model"') < page.index('id="runs"')
     assert page.count("<blockquote>") == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 from damaged import damage_fetches, damage_store
 
 from offstage.bindings.errors import RunFailed
@@ -314,10 +315,10 @@ def test_a_corrupt_block_fails_the_run(
     said = capsys.readouterr()
     (line,) = (one for one in said.err.splitlines() if one.startswith("offstage: "))
     assert "were not what prefill wrote" in line
-    summary = json.loads((out / "summary.json").read_text())
+    summary = checked("file summary", (out / "summary.json").read_text())
     (one,) = summary["runs"]
     assert one["blocks_corrupt"] > 0
     assert one["blocks_verified"] + one["blocks_corrupt"] == one["demands"]
     assert f"of the {one['demands']:,} compared blocks were corrupt" in summary["sentence"]
-    assert "were not what prefill wrote" in json.loads(said.out)["failed"][0]
+    assert "were not what prefill wrote" in checked("host run", said.out)["failed"][0]
     assert (out / "report.html").exists()

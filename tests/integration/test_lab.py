@@ -1,6 +1,5 @@
 """Does `offstage lab` give the same bytes however it is run, and compute only missing parts?"""
 
-import json
 import os
 import random
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from against_schema import checked
 from lab_runs import LAB, SPEC, WAIT_S, here, ledger, shell, wait_for
 
 from offstage.bindings.layouts import ENDS, HIT_ENDS
@@ -171,7 +171,7 @@ def test_bounds_are_taken_from_where_they_were_made(
     parts = set((lab_folder / "out/parts").iterdir())
     capsys.readouterr()
     assert here("bounds", "e.toml", "--out", "out", "--format", "json") == 0
-    rows = json.loads(capsys.readouterr().out)["bounds"]
+    rows = checked("lab bounds", capsys.readouterr().out)["bounds"]
     assert set((lab_folder / "out/parts").iterdir()) == parts
     best = {row["bound"]: row for row in rows}
     points = read_lab_summary(lab_whole).points

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 from live_daemon import daemon
 from lmcache_bed import params
 
@@ -73,7 +74,7 @@ def test_the_bench_has_both_beside_files(capsys: pytest.CaptureFixture[str]) -> 
         pytest.skip(f"needs {FIX}")
     words = ["--lmcache", str(program), "--in-flight", "2", "--rounds", "2", "--turns", "1"]
     assert run(["bench", "l2", *words, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked("bench l2", capsys.readouterr().out)
     for state in ("page cache", "direct"):
         rates = found["median_mb_per_s"][state]
         assert list(rates) == ["fs", "plugin", "native_plugin"]

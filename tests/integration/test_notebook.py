@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from against_schema import checked
 
 import offstage
 from offstage.testbeds.report.page.files import read_lab_summary
@@ -124,7 +125,7 @@ def test_the_command_line_says_the_same(
         assert (
             run(["report", str(ran / "small"), "--against", "none", "--format", "json", *more]) == 0
         )
-        return json.loads(capsys.readouterr().out)
+        return checked("report", capsys.readouterr().out)
 
     found = report("--out", str(tmp_path / "a"), "--figure", "nontrivial_hit")
     assert report("--out", str(tmp_path / "b"), "--figure", "nontrivial_hit")["files"].keys() == (

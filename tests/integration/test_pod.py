@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 from damaged import damage_fetches
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
@@ -97,7 +98,7 @@ def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixtu
     """Each member serves its part and agrees with the host on it. The second run finds every block
     over another fabric. The demands are those of any tier."""
     assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 0
-    first = json.loads(capsys.readouterr().out)
+    first = checked("pod run", capsys.readouterr().out)
     assert first.pop("failed") == []
     assert json.loads((tmp_path / "out/pod.json").read_text()) == first
     second = driven(pod, "zmq")
@@ -155,7 +156,7 @@ def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
     with pytest.raises(Dead), pod_of(2, tmp_path) as pod:
         words = [pod.place, TENANT, "--runtime-dir", str(tmp_path), "--format", "json"]
         assert run(["pod", "purge", *words]) == 0
-        assert set(json.loads(capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
+        assert set(checked("pod purge", capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
         pod.tiers[1].process.kill()
         pod.tiers[1].process.wait()
         assert run(["pod", "purge", *words]) == 1
@@ -214,7 +215,7 @@ def test_a_member_whose_ledger_differs_fails_the_run(
     said = capsys.readouterr()
     assert "disagree on how demands ended, at least 3 of them" in said.err
     assert json.loads(said.out)["failed"]
-    found = json.loads((tmp_path / "out/pod.json").read_text())
+    found = checked("file pod", (tmp_path / "out/pod.json").read_text())
     assert found["ends_differ"] == 3
     assert [one["ends_differ"] for one in found["members"].values()] == [1, 1, 1]
 
@@ -241,5 +242,5 @@ def test_a_member_that_did_not_keep_its_chips_pace_fails_the_run(
         words = words_of(chips, "--out", str(tmp_path / "out"), "--fetch-deadline", "10s")
         assert run(words) == 1
     assert "2.0% of all requests ended later than the modelled" in capsys.readouterr().err
-    found = json.loads((tmp_path / "out/pod.json").read_text())
+    found = checked("file pod", (tmp_path / "out/pod.json").read_text())
     assert found["pace_overruns"] == pytest.approx(2 / 101) and found["blocks_corrupt"] == 0

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 from damaged import damage_fetches
 
 from offstage.testbeds.beds import pod
@@ -14,7 +15,7 @@ from offstage.testbeds.cli import run
 
 def ran(out: Path, verb: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, object]:
     assert run(["testbed", verb, "pod", "--out", str(out), "--format", "json", *more]) == 0
-    return dict(json.loads(capsys.readouterr().out))
+    return checked(f"testbed {verb}", capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -43,11 +44,11 @@ def test_up_run_drain_down(
         if etcd:
             os.kill(pids["etcd0"], 9)
         assert run(["pod", "drain", str(up["map"]), "dpu3", "--format", "json"]) == 0
-        shares = json.loads(capsys.readouterr().out)["members"]
+        shares = checked("pod drain", capsys.readouterr().out)["members"]
         assert shares["dpu3"]["share"] == 0
     finally:
-        assert ran(tmp_path, "down", capsys) == {"ended": True}
-    assert pod.find(tmp_path) is None and ran(tmp_path, "down", capsys) == {"ended": False}
+        assert ran(tmp_path, "down", capsys)["ended"] is True
+    assert pod.find(tmp_path) is None and ran(tmp_path, "down", capsys)["ended"] is False
     for pid in pids.values():
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "Z (zombie)" in status.read_text()

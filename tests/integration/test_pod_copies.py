@@ -1,13 +1,13 @@
 """Do copies take load off a hot member, does a joining member receive only requested shards, and
 does a drain move the shards in use? Over real daemons, with every block checked."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 from msgspec.structs import replace
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
@@ -100,7 +100,7 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
     assert cv[0] > 1.2 and cv[1] < 0.7 * cv[0]
     words = ["pod", "status", pod.place, "--runtime-dir", str(pod.folder), "--format", "json"]
     assert run(words) == 0
-    shown = json.loads(capsys.readouterr().out)["pod"]
+    shown = checked("pod status", capsys.readouterr().out)["pod"]
     assert shown["copies"] == found.copies_held > 0 and shown["copied_bytes"] == found.bytes_copied
     assert shown["load_per_s"] > 0 and 0 < shown["load_cv"] < cv[0]
     assert 0 < shown["hit_rate"] <= 1 and shown["demands"] > found.demands
@@ -151,7 +151,7 @@ def test_a_drain_pushes_what_was_hot_and_nothing_else(
     name = max(before.members, key=lambda one: before.members[one].demands)
     words = [pod.place, name, "--tenant", TENANT, "--runtime-dir", str(pod.folder)]
     assert run(["pod", "drain", *words, "--format", "json"]) == 0
-    pushed = json.loads(capsys.readouterr().out)["pushed"][TENANT]
+    pushed = checked("pod drain", capsys.readouterr().out)["pushed"][TENANT]
     assert pushed["shards"] >= pushed["whole"] > 0 == pushed["unnamed"]
     assert pushed["bytes"] > 0
     again = driven(pod, sessions=2, steps=8, seed=7)

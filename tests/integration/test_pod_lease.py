@@ -1,7 +1,6 @@
 """Do daemons that are killed, stopped or restarted serve only under leases of a real etcd?"""
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from against_schema import checked
 from cut import Cut
 from etcd import Etcd
 from pod_daemons import TENANT, UNHURRIED_NS
@@ -152,7 +152,7 @@ def test_a_deletion_reaches_a_member_that_was_away(
     pod.send("dpu2", signal.SIGKILL)
     pod.until(lambda: pod.member("dpu2").state == "gone", "it stays in the map")
     assert run(["pod", "purge", pod.place, TENANT, "--format", "json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
+    assert set(checked("pod purge", capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
     pod.start("dpu2")
     with joined(pod, "dpu2") as (control, _):
         assert control.purge(TENANT)["chunks"] == 0

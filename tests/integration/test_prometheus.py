@@ -21,7 +21,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.dpu import protocol as p
 from offstage.host.fabrics.shm import open_driver
-from offstage.testbeds.cli import run
 
 PRESETS = Path(__file__).resolve().parents[2] / "testbeds/presets"
 WATCHERS = ("grafana/offstage.json", "prometheus/offstage.rules.yml")
@@ -165,19 +164,3 @@ def test_the_dashboard_asks_what_prometheus_takes(prometheus: str) -> None:
     assert query(prometheus, "label/tenant/values") == ["red"]
     places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in board["panels"]]
     assert len(set(places)) == len(places)
-
-
-def test_a_watched_daemon_is_a_line_an_interval(
-    tier: Daemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Text has one heading, JSON has figures; an invalid interval is refused."""
-    words = ["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
-    assert run([*words, "--watch", "100ms", "--count", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and lines[0].split()[:3] == ["hosts", "sessions", "demands/s"]
-    assert run([*words, "--watch", "100ms", "--count", "1", "--format", "json"]) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert row["hosts"] == 0 and row["hit"] is None and 0 <= row["reactor_busy_share"] <= 1
-    for wrong in (["--watch", "1"], ["--watch", "1ms"], ["--count", "3"]):
-        assert run([*words, *wrong]) == 2
-    assert run(["--version"]) == 0 and "offstage 0" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from against_schema import checked
 from live_daemon import (
     CHUNKS,
     LAYERS,
@@ -73,7 +74,7 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
         assert stored(tier, "red", 1) == BLOCKS  # named again, so this is the warmer text
         done = purge(tier, "red", "--blocks", str(BLOCKS))
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
+        told = checked("dpu purge", done.stdout)
         assert (told["chunks"], told["blocks"]) == (CHUNKS, BLOCKS) and told["bytes"] > 0
         assert stored(tier, "red", 2) == 0 and stored(tier, "red", 1) == BLOCKS
         assert json.loads(purge(tier, "red", "--keep", "1GiB").stdout)["blocks"] == 0

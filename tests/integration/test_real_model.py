@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from against_schema import checked
 from model_bed import (
     BLOCK_TOKENS,
     CONTEXT,
@@ -230,7 +231,7 @@ def test_what_had_no_effect_stands_under_the_headline(
     ]
     with start(tmp_path, 2, 4096, 512, 4 * ROOM) as one:
         assert run(words_of(one, model, text, *sizes, "--format", "json")) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = checked("host run", capsys.readouterr().out)
         assert run(words_of(one, model, text, *sizes)) == 0
     codes = {note["code"] for note in found["notes"]}
     assert codes >= {
@@ -371,7 +372,7 @@ def test_a_model_decodes_by_the_gpus_kernels(tier: Daemon, text: Path, tmp_path:
     for kernel in ("triton", "torch"):
         words = words_of(tier, model, text, *sizes, "--kernel", kernel, "--out", str(tmp_path))
         assert run(words) == 0
-        found[kernel] = json.loads((tmp_path / "model.json").read_text())["passes"]
+        found[kernel] = checked("file model", (tmp_path / "model.json").read_text())["passes"]
     (few, every), (same, _) = found["triton"], found["torch"]
     assert every["bit_equal"] is True and every["logit_error_max"] < 1e-3
     assert few["demands"] == same["demands"] and few["share_read"] == same["share_read"]
@@ -428,7 +429,7 @@ def test_a_trained_model_decodes_at_8k(
                 str(tmp_path),
             )
             assert run(words) == 0
-            found[selector] = json.loads((tmp_path / "model.json").read_text())
+            found[selector] = checked("file model", (tmp_path / "model.json").read_text())
     few, some, every = found["quest"]["passes"]
     assert every["bit_equal"] is True and every["logit_error_max"] < 1e-3
     assert every["top1_agreement"] == 1.0 and every["blocks_corrupt"] == 0

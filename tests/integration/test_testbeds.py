@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -35,17 +36,21 @@ def check_report(out: Path, link: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -> None:
-    """`run` uses the daemon of `up` and restores its policy; `down` ends it."""
+def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`run`, as `up` names it, uses the daemon of `up` and restores its policy; `down` ends it."""
     out = tmp_path / "bed"
     assert run(["testbed", "up", "local", *SIZES, "--out", str(out)]) == 0
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])[1:]
+    assert following[:3] == ["testbed", "run", "local"]
     up = find(out)
     assert up is not None
     with up.operator.control() as control:
         before = control.policy()
     try:
         assert run(["testbed", "up", "local", "--out", str(out)]) == 2  # one is already up
-        assert run(["testbed", "run", "local", *SIZES, "--out", str(out)]) == 0
+        assert run(following) == 0
         again = find(out)
         assert again is not None and again.pid == up.pid
         with up.operator.control() as control:

@@ -1,11 +1,11 @@
 """Does a real daemon report what was written to its drive in status, ledger and metrics?"""
 
-import json
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 from archive_bed import BLOCKS, status, stored, write
 from live_daemon import (
     CHUNKS,
@@ -54,7 +54,7 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
             "json",
         )
         told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
-        wear = json.loads(told.stdout)["wear"]
+        wear = checked("dpu ledger", told.stdout)["wear"]
         assert wear["hits"] > 0
         assert wear["bytes_per_hit"] == pytest.approx(wear["drive_bytes"] / wear["hits"])
         assert wear["life_years"] > 0
@@ -88,12 +88,13 @@ def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
 def replayed(record: Path) -> None:
     """Check that the recorded log replays to the same decisions."""
     done = subprocess.run(
-        offstage_words("dpu", "replay", str(record / "decisions.log")),
+        offstage_words("dpu", "replay", str(record / "decisions.log"), "--format", "json"),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stderr
+    assert checked("dpu replay", done.stdout)["diverged_at_byte"] is None
 
 
 def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> None:

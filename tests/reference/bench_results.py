@@ -16,6 +16,7 @@ from offstage.testbeds.bench.spdk import CaseFigures, SpdkResult
 from offstage.testbeds.bench.spdk import rows_of as spdk_rows
 from offstage.testbeds.bench.stages import StageTimers
 from offstage.testbeds.lab.pod import point_figures
+from offstage.testbeds.machine import machine
 
 __all__ = ["CORE", "ENGINE", "FABRIC", "LINKS", "POD", "RESULTS", "SOAK", "STORAGE", "fabric_of"]
 
@@ -132,7 +133,7 @@ CODEC = codec.CodecResult(
     rates=RATES,
     store=STORE,
     lossy=LOSSY,
-    machine={},
+    machine=machine(),
     rounds=5,
     seed=1,
     rows=codec.rows_of(RATIOS, RATES, STORE, LOSSY),

@@ -2,7 +2,8 @@
 
     python tests/reference/pages.py    write all of them, after a definition or a page has changed
 
-`tests/test_pages.py` compares them. The text around a generated part is written by hand.
+`tests/test_pages.py` compares them, and the JSON Schemas, which are written too. The text around a
+generated part is written by hand.
 """
 
 import inspect
@@ -16,9 +17,11 @@ from types import NoneType, UnionType
 from typing import Any
 
 import msgspec
+from schemas import printed, schema_name, schemas, written
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+SCHEMAS = DOCS / "reference/schemas"
 SHARED_BY = 4
 """Options that this many commands share go into one table."""
 HOW_TO = {
@@ -56,6 +59,7 @@ HOW_TO = {
     "offstage plan": "how-to/plan-a-tier.md",
     "offstage pod": "how-to/pod.md",
     "offstage report": "reference/lab-results.md",
+    "offstage results": "how-to/run-an-experiment.md",
     "offstage testbed": "how-to/testbeds.md",
     "offstage trace": "how-to/run-on-your-trace.md",
     "offstage trace capture": "how-to/capture-a-trace.md",
@@ -295,6 +299,25 @@ def lab_figures() -> str:
     return figures(LAB_DEFINITIONS)
 
 
+def schemas_of_commands() -> str:
+    """The schema of what each command prints."""
+    rows = ([f"`offstage {name}`", schema_link(name)] for name in sorted(printed()))
+    return table(("command", "schema"), rows)
+
+
+def schemas_of_files() -> str:
+    """The schema of each file that a run leaves."""
+    rows = (
+        [f"`{name}`", by, schema_link(f"file {key}")] for key, (name, by, _) in written().items()
+    )
+    return table(("file", "of", "schema"), rows)
+
+
+def schema_link(name: str) -> str:
+    """A link from a reference page to a schema."""
+    return f"[{schema_name(name)}](schemas/{schema_name(name)})"
+
+
 def chip_commands() -> str:
     """The command set of the chip."""
     from offstage.asic_model.commands import rows
@@ -325,6 +348,8 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("reference/asic.md", "commands"): chip_commands,
     ("reference/cli.md", "commands"): commands,
     ("reference/config.md", "options"): options,
+    ("reference/json.md", "commands"): schemas_of_commands,
+    ("reference/json.md", "files"): schemas_of_files,
     ("reference/lab-results.md", "figures"): lab_figures,
     ("reference/metrics.md", "metrics"): metrics,
     ("reference/protocol.md", "calls"): calls,
@@ -342,7 +367,13 @@ def around(page: str, part: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Write every generated part."""
+    """Write every schema and every generated part."""
+    SCHEMAS.mkdir(exist_ok=True)
+    for name, text in schemas().items():
+        (SCHEMAS / name).write_text(text, encoding="utf-8")
+    for path in SCHEMAS.iterdir():
+        if path.name not in schemas():
+            path.unlink()
     for (page, part), made in PARTS.items():
         before, _, after = around(page, part)
         (DOCS / page).write_text(before + made() + after, encoding="utf-8")

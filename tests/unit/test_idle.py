@@ -22,6 +22,7 @@ BASE = {
     "bench codec": ([],),
     "lab pod": (["--cluster", "tcp://127.0.0.1:9"],),
     "asic sweep": (["s.toml", "--cluster", "tcp://127.0.0.1:9"],),
+    "dpu status": (["--format", "json"],),
     "plan": (["--format", "json"],),
     "host run": (["--model", "m"], ["--model", "m"], [], ["--model", "m"], [], []),
     "pod run": (["file:pod.toml"],) * 3,
@@ -41,6 +42,7 @@ BASE = {
 }
 """Words that make the rows of a command true, one after the other."""
 FLAGS = {
+    "everything": "--all",
     "paper": "--figures",
     "generate": "--generate",
     "predict": "--predict",

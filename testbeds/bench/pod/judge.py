@@ -45,7 +45,7 @@ def judged(
     reference = _by_number(phases.pop("none", []))
     alone = _all(list(reference.values()))
     alone.blocks_copied = board.phases.get("none", (0, 0))[1]
-    found: dict[str, Figures] = {"no fault": alone}
+    found: dict[str, Figures | FaultFigures] = {"no fault": alone}
     rows: list[Row] = []
     for name, samples in phases.items():
         struck = next((one for one in done if f"{one.fault} {one.member}" == name), None)

@@ -75,7 +75,7 @@ class PodBenchResult(BenchResult, kw_only=True):
 class PodResult(PodBenchResult, kw_only=True):
     """Phase after phase; the first, "no fault", is the reference of all others."""
 
-    phases: dict[str, Figures]
+    phases: dict[str, Figures | FaultFigures]
     rate_hz: float = 0.0
 
     def about(self) -> list[str]:

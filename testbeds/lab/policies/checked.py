@@ -16,7 +16,7 @@ from offstage.bindings.layouts import CAUSES
 from offstage.testbeds.lab.policies.causality import copied, due, refuse_future
 from offstage.testbeds.lab.policies.policy import GUESS, PolicyComponent, Setting, View, no_guesses
 
-__all__ = ["Opened", "checked_begin", "checked_step", "joined", "raised"]
+__all__ = ["Opened", "checked_begin", "checked_step", "joined", "placed", "raised"]
 
 
 _FIRST_CAUSE = CAUSES.index("window")  # those before it are no prefetch
@@ -101,10 +101,16 @@ def _called(
 
 
 def raised(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
-    """Type, text and place of an error: the innermost frame in the policy's file, or the
-    innermost of all if none is in that file."""
+    """Type, text and place of an error in the policy's file."""
+    return placed(error, getattr(sys.modules.get(kind.__module__), "__file__", "") if kind else "")
+
+
+def placed(error: BaseException, home: str) -> str:
+    """Type, text and place of an error: the innermost frame in the file `home`, or the innermost
+    of all if none is in that file."""
+    if isinstance(error, SyntaxError) and error.filename == home:
+        return f"{type(error).__name__}: {error.msg} ({home}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
-    home = getattr(sys.modules.get(kind.__module__), "__file__", None) if kind else None
     last = next((one for one in reversed(frames) if one.filename == home), frames[-1])
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 

@@ -1,9 +1,9 @@
 """The registry of policies, and the parser of specs such as `window+ema+lookahead`.
 
 A name is looked up among the built-in components and the entry points `offstage.policies` of
-installed packages, which are loaded only when a spec names them; `module:Class` names a class on
-the module path. A bad name, or a bad class of another package, is a BadInput that names the package
-at fault. Nothing here uses the core.
+installed packages, which are loaded only when a spec names them; `FILE.py:Class` names a class of a
+file (`from_file.py`), and `module:Class` one on the module path. A bad name, or a bad class of
+another package, is a BadInput that names the package at fault. Nothing here uses the core.
 """
 
 import functools
@@ -25,6 +25,7 @@ from offstage.dpu.config.derive import core_policy
 from offstage.dpu.config.options import PolicyOptions
 from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.checked import Opened, raised
+from offstage.testbeds.lab.policies.from_file import by_file, class_of
 from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting
 
 __all__ = ["GROUP", "TRAFFIC", "TRAFFIC_PERMILLE", "Combined", "Listed", "find", "listing", "parse"]
@@ -111,7 +112,10 @@ def parse(spec: str) -> Combined:
 
 
 def find(name: str) -> type[PolicyComponent]:
-    """The class of one component: built in, from another package, or `module:Class`."""
+    """The class of one component: built in, from another package, `FILE.py:Class`, or
+    `module:Class`."""
+    if by_file(name):
+        return _checked_class(class_of(name), f"policy {name!r}")
     if ":" in name:
         return _from_path(name)
     offered = _offered()
@@ -252,7 +256,7 @@ def _cannot_load(where: str, error: Exception) -> BadInput:
     return BadInput(
         f"cannot be loaded: {raised(error)}",
         where,
-        "fix the package, or name a module on PYTHONPATH as module:Class",
+        "fix the package, or name a class by its file: path/to/policy.py:Class",
     )
 
 

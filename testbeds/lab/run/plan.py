@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.policies.from_file import without_folders
 from offstage.testbeds.lab.policies.policy import CoreSwitches
 from offstage.testbeds.lab.policies.registry import Combined, parse
 from offstage.testbeds.lab.results.summary import PointInfo
@@ -136,7 +137,8 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
         points = points_of(spec, 0, 0)
         what.points = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0) for one in points})
     else:
-        policy = msgspec.structs.replace(point.policy, label="")
+        use = without_folders(point.policy.use)
+        policy = msgspec.structs.replace(point.policy, label="", use=use)
         what.point = replace(point, number=0, variant=0, label="", policy=policy)
         what.policy = _foreign(parse(point.policy.use))
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
@@ -281,4 +283,4 @@ def _label(policy: PolicySpec, eviction: str, combined: Combined) -> str:
     """The policy's components, and the settings that differ from their defaults."""
     extras = [eviction] if eviction != combined.core.eviction else []
     extras += [f"{key}={value}" for key, value in sorted(policy.parameters.items())]
-    return policy.use + (f" ({', '.join(extras)})" if extras else "")
+    return without_folders(policy.use) + (f" ({', '.join(extras)})" if extras else "")

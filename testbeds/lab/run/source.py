@@ -194,9 +194,14 @@ def trace_path(name: str) -> Path:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file. BadInput if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadInput(
+            f"cannot be read ({error.strerror})", str(path), "give another file"
+        ) from None
 
 
 def index_source(spec: Spec) -> list[int] | None:

@@ -131,7 +131,7 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
     tier = tables.get("tier")
     if isinstance(tier, dict):
         _check_pairs(tier, where)
-    spec = _paced(convert(tables, Spec, where))
+    spec = _paced(convert(tables, Spec, where).beside(Path(where).parent))
     check(spec, where)
     refuse_idle(tables, spec, where)
     return spec

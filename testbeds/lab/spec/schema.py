@@ -5,12 +5,14 @@ contradict each other; an error is one `BadInput` that names the file and the ke
 replace keys of the spec, so that each variant is an ordinary spec.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from offstage.bindings.units import parse_rate, parse_time
 from offstage.host.model.models import geometry
+from offstage.testbeds.lab.policies.from_file import from_folder
 
 __all__ = [
     "UNLIMITED",
@@ -173,6 +175,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     policy: tuple[PolicySpec, ...] = (PolicySpec(use="none"), PolicySpec(use="window+ema"))
     reference: ReferenceSpec = ReferenceSpec()
     sweep: dict[str, tuple[Any, ...]] = {}
+
+    def beside(self, folder: Path) -> "Spec":
+        """The spec read in `folder`: policies whose file is there are named by their path."""
+        replace = msgspec.structs.replace
+        policy = tuple(replace(one, use=from_folder(one.use, folder)) for one in self.policy)
+        use = from_folder(self.reference.use, folder)
+        return replace(self, policy=policy, reference=replace(self.reference, use=use))
 
     @property
     def layer_count(self) -> int:

@@ -23,7 +23,7 @@ from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
 from offstage.testbeds.live.run_figures import against_reference
 from offstage.testbeds.live.workload import run_workload
-from offstage.testbeds.progress import Progress
+from offstage.testbeds.progress import Progress, note_hit
 from offstage.testbeds.workloads.requests.sessions import ChunkShape, SessionPlan, WorkloadPlan
 
 __all__ = ["BLOCK_TOKENS", "run_arms"]
@@ -81,6 +81,7 @@ def run_arms(
         name = f"{storage.provenance}-{arm.name.replace('+', '-')}"
         kept = bed.records if arm is arms[-1] else bed.work / "record"
         run = tiers.measure(storage, arm, name, kept / name, answer)
+        note_hit(progress, run.hit)
         run.notes += passes[-1].notes
         runs.append(run)
     if len({found.text for found in passes}) > 1:

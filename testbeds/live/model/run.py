@@ -335,7 +335,7 @@ class TextRun:
         before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
         counted = device_counters(self.link)
         pool = self._pool(chosen)
-        attention, logits, grown = self._decoded(chosen, following, pool)
+        attention, logits, grown = self._decoded(chosen, following, pool, arm)
         ledger = Ledger.of(self.control.ledger()).since(before)
         counted = counters_since(counted, device_counters(self.link))
         guesses = self._guesses() - guesses_before
@@ -405,7 +405,7 @@ class TextRun:
         return self.fabric.stats().get("guesses", 0)
 
     def _decoded(
-        self, chosen: int, following: list[int], pool: HbmPool
+        self, chosen: int, following: list[int], pool: HbmPool, arm: str
     ) -> tuple[TieredAttention, NDArray[np.float32], list[int]]:
         """The attention that read from the tier, the logits after each token, and the tokens."""
         options = self.options
@@ -427,7 +427,7 @@ class TextRun:
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
-            self.progress.start(f"decode, {chosen} of {self.room} blocks", options.steps)
+            self.progress.start(f"{arm or 'decode'}, {chosen} of {self.room} blocks", options.steps)
             given = [] if options.generate else following[: options.steps + 1]
             begun = time.monotonic()
             logits = self._steps(attention, given, grown, foresight)

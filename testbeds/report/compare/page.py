@@ -4,6 +4,7 @@ from pathlib import Path
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
+from offstage.testbeds.document import as_json
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.effect import FEW_DRAWS
 from offstage.testbeds.report.compare.latency import ccdf, waterfall
@@ -11,7 +12,6 @@ from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolat
 from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.sentence import tiles
 from offstage.testbeds.report.compare.table import table_section
-from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import facts
 from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.plot import Figure, Plot

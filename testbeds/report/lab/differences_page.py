@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offstage.bindings.durable import write_text
+from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.report.lab.differences import (
     NAMES,
@@ -17,7 +18,6 @@ from offstage.testbeds.report.lab.differences import (
     unit_of,
 )
 from offstage.testbeds.report.lab.series import over_k, workload_words
-from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
@@ -39,7 +39,7 @@ def write_differences(rows: Sequence[Difference], out: Path, version: str) -> di
     write_text(paths["html"], _page(rows, version))
     write_text(paths["csv"], as_csv(rows))
     write_text(paths["tex"], as_latex(rows))
-    write_text(paths["json"], as_json(list(rows)))
+    write_text(paths["json"], as_json({"rows": rows}))
     for name, own in by_figure(rows).items():
         written = _plot(own).files(out, name.replace("_", "-"))
         paths |= {f"{name}.{kind}": path for kind, path in written.items()}

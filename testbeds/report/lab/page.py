@@ -4,7 +4,6 @@ It shares page, style, script and marks with the report of a demo; here points h
 bounds, and the first figure is hits against their cost.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
+from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
 from offstage.testbeds.report.lab.breakdowns import (
     fates_section,
@@ -58,9 +58,7 @@ def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
     }
     write_lab_summary(summary, paths["summary"])
     write_lab_report(summary, paths["report"])
-    write_text(
-        paths["manifest"], json.dumps(msgspec.to_builtins(summary.manifest), indent=1) + "\n"
-    )
+    write_text(paths["manifest"], as_json(summary.manifest))
     return paths
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from offstage.bindings.durable import write_text
+from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.pod.summary import Beside, PodSummary, Row
-from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import facts, figure
 from offstage.testbeds.report.page.numbers import milliseconds, percent, seconds
 from offstage.testbeds.report.page.page import Page, Tile

@@ -44,7 +44,19 @@ CAPACITIES = 3
 
 
 def lab_sentence(summary: LabSummary) -> str:
-    """The finding; secondary findings follow the first semicolon."""
+    """The finding, with the trace that all sessions follow; secondary findings follow the first
+    semicolon."""
+    found, trace = _found(summary), _trace(summary)
+    return f"On {trace}, {found[0].lower()}{found[1:]}" if trace else found
+
+
+def _trace(summary: LabSummary) -> str:
+    """The only request trace of all points; empty if there is none or more than one."""
+    names = {workload_facts(summary, one.info.workload).get("trace", "") for one in summary.points}
+    return str(*names) if len(names) == 1 else ""
+
+
+def _found(summary: LabSummary) -> str:
     view = view_of(summary.points)
     found = subject(view)
     if found is None:

@@ -1,10 +1,9 @@
 """summary.json and report.html on disk: written atomically, read with every check."""
 
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +11,7 @@ from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, FATES
 from offstage.bindings.outside import decode_json
+from offstage.testbeds.document import as_json, refuse_later
 from offstage.testbeds.lab.results.summary import (
     LAB_KIND,
     BoundSummary,
@@ -24,7 +24,6 @@ from offstage.testbeds.live.results import RunResult, Summary
 
 __all__ = [
     "SUMMARY_NAME",
-    "as_json",
     "holds_lab_summary",
     "read_json",
     "read_lab_summary",
@@ -65,23 +64,20 @@ def write_summary(summary: Summary, path: str | Path) -> None:
     write_text(Path(path), as_json(summary))
 
 
-def as_json(value: Any) -> str:
-    """Indented JSON, lists of plain numbers on one line each."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
-    return _short_lists(text) + "\n"
-
-
 def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
-    """A summary.json, or the one in a folder, as bytes, and its path; BadInput if unreadable."""
+    """A summary.json, or the one in a folder, as bytes, and its path; BadInput if it is unreadable,
+    or of a later version."""
     path = Path(path)
     if path.is_dir():
         path = path / SUMMARY_NAME
     try:
         if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
             raise BadInput("too large for a summary", str(path), fix)
-        return path.read_bytes(), str(path)
+        data = path.read_bytes()
     except OSError as error:
         raise BadInput(error.strerror or "cannot be read", str(path), fix) from None
+    refuse_later(data, str(path))
+    return data, str(path)
 
 
 def read_struct(path: Path, kind: type[Kind], fix: str) -> Kind:
@@ -132,11 +128,6 @@ def _wrong(run: RunResult) -> str:
     if any(set(row) - set(FATES) for row in run.fates.values()):
         return f"the keys of fates are not {', '.join(FATES)}"
     return ""
-
-
-def _short_lists(text: str) -> str:
-    """Lists of plain numbers on one line each; a line end is never inside a JSON string."""
-    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda match: re.sub(r"\s+", "", match.group()), text)
 
 
 # `summary.json` of a lab run on disk, and which kind of summary a file holds.

@@ -1,8 +1,7 @@
 """Numbers as people read them: 97.3 %, 1.24×, 3.2 GiB, 0.84 ms."""
 
-import math
-
 from offstage.bindings.units import format_rate
+from offstage.bindings.units import format_share as percent
 
 __all__ = ["clock_ns", "count", "milliseconds", "percent", "ratio", "seconds", "show", "size"]
 
@@ -10,17 +9,6 @@ SHARES = ("hit", "nontrivial_hit", "selection_hit", "hit_without_cold", "late", 
 """Keys that are shares as floats; as integers the same names are counts."""
 SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 CLOCKS = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
-
-
-def percent(share: float) -> str:
-    """A share in [0, 1]; 100 % and 0 % only for exactly all and nothing."""
-    if 0.9995 <= share < 1.0:
-        # More digits rather than a rounded 100: the misses are what the reader looks for.
-        digits = min(6, math.floor(-math.log10(1.0 - share)) - 1)
-        return f"{math.floor(round(share * 10 ** (digits + 2), 6)) / 10**digits:.{digits}f} %"
-    if 0.0 < share < 0.0005:
-        return "< 0.1 %" if share >= 0.00005 else "< 0.01 %"
-    return f"{share * 100:.1f} %".replace("-", "−")
 
 
 def ratio(value: float) -> str:

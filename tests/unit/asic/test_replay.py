@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from against_schema import checked
 from asic_logs import STEPS, WIDTH, recorded, written
 from core_logs import HEADER_BYTES, boundaries, restamped
 
@@ -122,7 +123,7 @@ def test_blocks_have_the_heads_of_the_run(
     command = ["asic", "run", str(records), "--set", "metadata.heads_per_entry=1"]
     for more, heads in (([], 4), (["--set", "metadata.heads=2"], 2)):
         assert run([*command, *more, "--format", "json"]) == 0
-        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["units"]}
+        found = {one["name"]: one for one in checked("asic run", capsys.readouterr().out)["units"]}
         assert found["metadata"]["hits"] + found["metadata"]["misses"] == looked_up[heads]
     assert read_preset("bluefield3").for_heads(4) is read_preset("bluefield3")
 
@@ -296,9 +297,10 @@ def test_the_command_shows_and_keeps_a_run(
     good = written(tmp_path, recorded())
     command = ["asic", "run", str(good), "--preset", "bluefield3", "--out", str(tmp_path / "out")]
     assert run([*command, "--set", "cores.reactors=2", "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    kept = msgspec.json.decode((tmp_path / "out/chip-run.json").read_bytes(), type=ChipRun)
-    assert shown == msgspec.to_builtins(kept) and kept.parameters == {"cores.reactors": 2.0}
+    shown = checked("asic run", capsys.readouterr().out)
+    text = (tmp_path / "out/chip-run.json").read_bytes()
+    kept = msgspec.json.decode(text, type=ChipRun)
+    assert shown == checked("file chip-run", text) and kept.parameters == {"cores.reactors": 2.0}
     assert run([*command, "--closed-loop"]) == 0
     text = capsys.readouterr().out
     assert "bluefield3 (uncalibrated), closed-loop" in text and "reactor" in text

@@ -1,11 +1,11 @@
 """Does a sweep run every chip of its spec once, and continue after an interruption?"""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from against_schema import checked
 from asic_logs import recorded, written
 
 from offstage.asic_model.parameters import read_preset
@@ -137,7 +137,7 @@ def test_the_command_shows_what_came_out(
 ) -> None:
     command = ["asic", "sweep", str(spec_in(tmp_path)), "--out", str(tmp_path / "out")]
     assert run([*command, "--jobs", "1", "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = checked("asic sweep", capsys.readouterr().out)
     assert shown["points"] == 4 and Path(shown["table"]).is_file()
     assert run([*command, "--jobs", "1"]) == 0
     assert "4 chips, modelled and uncalibrated" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from against_schema import checked
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.capture.export import export
@@ -81,6 +82,6 @@ def test_the_command_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "a.parquet"
     words = ["trace", "generate", "--out", str(path), "--layers", "2", "--context-tokens", "640"]
     assert run([*words, "--steps", "3", "--sessions", "2", "--format", "json"]) == 0
-    assert '"synthetic": true' in capsys.readouterr().out
+    assert checked("trace generate", capsys.readouterr().out)["synthetic"] is True
     read = CapturedWorkload(path, 4)
     assert (read.layer_count, len(read.sessions), read.sessions[0].blocks) == (2, 2, 10)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from against_schema import checked
 
 from offstage.testbeds.cli import run
 
@@ -77,7 +78,7 @@ def test_seeds_of_what_is_recorded_are_noted(
     assert run(["lab", "run", "captured.toml", *changed, "--format", "json"]) == 0
     (told,) = (
         note["what"]
-        for note in json.loads(capsys.readouterr().out)["notes"]
+        for note in checked("lab run", capsys.readouterr().out)["notes"]
         if note["code"] == "seeds-unused"
     )
     assert told.startswith("all seeds give the same") and told.endswith("(2 of 3 points)")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.capture.model import look
@@ -214,7 +215,7 @@ def test_the_command_says_what_it_wrote(
     out = tmp_path / "a.parquet"
     named = ["--model", str(make_model("glm4")), "--text", str(text), "--out", str(out)]
     assert run(["trace", "capture", *named, *FAST, "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = checked("trace capture", capsys.readouterr().out)
     assert said["rows"] == 2 * (4 + 4) * 2 * 2
     assert said["size_bytes"] == out.stat().st_size and said["perplexity"] > 1
     assert [one["name"] for one in said["sessions"]] == ["letters/teacher", "letters/free"]

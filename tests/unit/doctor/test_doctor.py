@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput, DeviceTimeout
-from offstage.testbeds.cli.common import plain
 from offstage.testbeds.cli.doctor import examined
 from offstage.testbeds.doctor import Check, Machine, Repair, examine, kernel, repair, software
+from offstage.testbeds.document import plain
 
 PAGES = "/proc/sys/vm/nr_hugepages"
 

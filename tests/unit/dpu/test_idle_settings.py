@@ -1,9 +1,9 @@
 """Is every setting without effect on a daemon named, and no other?"""
 
-import json
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.verbs import Rdma
@@ -89,7 +89,7 @@ def test_config_show_says_it_above_the_values(capsys: pytest.CaptureFixture[str]
     assert run(words) == 0
     assert capsys.readouterr().out.startswith("note: archive.queue has no effect without")
     assert run([*words, "--format", "json"]) == 0
-    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    (note,) = checked("config show", capsys.readouterr().out)["notes"]
     assert note["code"] == "setting-unused"
 
 

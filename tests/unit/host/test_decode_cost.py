@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from against_schema import checked
 
 from offstage.bindings.errors import BadInput
 from offstage.host.decode.step_cost import FORMAT, CostRow, DecodeCost, read
@@ -120,6 +121,7 @@ def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> No
     ]
     for kernel in ("numpy", "torch"):
         assert run([*words, "--kernel", kernel]) == 0
+        checked("file decode-cost", out.read_bytes())
         found = read(out)
         pairs = [(row.batch, row.tokens) for row in found.rows]
         assert pairs == [(1, 32), (1, 512), (2, 32), (2, 512)]

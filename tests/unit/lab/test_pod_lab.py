@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from against_schema import checked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -334,7 +335,7 @@ def test_the_command_writes_page_table_and_summary(
         "json",
     )
     assert command(["lab", "pod", *words]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = checked("lab pod", capsys.readouterr().out)
     assert [(one["daemons"], one["fault"]) for one in document["rows"]] == [
         (2, "none"),
         (2, "death"),
@@ -342,6 +343,7 @@ def test_the_command_writes_page_table_and_summary(
         (4, "death"),
     ]
     assert pq.read_table(tmp_path / "o/points.parquet").num_rows == 8
+    checked("file lab-pod-summary", (tmp_path / "o/summary.json").read_bytes())
     page = (tmp_path / "o/report.html").read_text()
     assert "Compared with a live pod" in page and "Hit rate over daemons" in page
     load = next(one for one in document["beside"] if one["figure"] == "load_cv")
@@ -370,7 +372,7 @@ def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     for daemons, codes in (("1", ["trace", "seeds-unused"]), ("4", ["trace"])):
         assert command(["lab", "pod", *words, "--daemons", daemons]) == 0
-        told = json.loads(capsys.readouterr().out)["notes"]
+        told = checked("lab pod", capsys.readouterr().out)["notes"]
         assert [one["code"] for one in told] == codes and "delay (" in told[0]["what"]
         assert (
             "do not read" not in told[0]["what"]

@@ -1,19 +1,25 @@
 """Do specs that name a request trace take lengths, sharing and prefix hits from it?"""
 
+import json
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
+from offstage.testbeds.cli import run
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.requests import requests_of
 from offstage.testbeds.lab.run.source import build, trace_notes
 from offstage.testbeds.lab.run.summarize import finish
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.traced import on_trace
 from offstage.testbeds.progress import Silent
+from offstage.testbeds.report.page.files import read_lab_summary
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
 
@@ -141,3 +147,55 @@ def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
     assert all(one.point < 0 for one in experiment.failures)
     told = finish(experiment, tmp_path, tmp_path, Silent()).notes
     assert {note.code for note in told} >= free
+
+
+@pytest.mark.parametrize("text", [DECODE, REQUESTS], ids=["decode", "requests"])
+def test_another_trace_takes_the_place_of_the_specs(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a file, or a name in the folder of traces. Headline, summary and page name it."""
+    (tmp_path / "spec.toml").write_text(text.replace(str(TRACE), "no-such-trace.jsonl"))
+    (tmp_path / "another.jsonl").write_bytes(TRACE.read_bytes())
+    monkeypatch.setenv("OFFSTAGE_TRACES", str(tmp_path))
+    words = ["lab", "run", str(tmp_path / "spec.toml"), "--jobs", "1"]
+    for trace in ("another.jsonl", str(TRACE)):
+        out = tmp_path / Path(trace).name.partition(".")[0]
+        assert run([*words, "--out", str(out), "--trace", trace, "--format", "json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        name = Path(trace).name
+        assert told["sentence"].startswith(f"On {name}, ")
+        summary = read_lab_summary(out)
+        assert [one["trace"] for one in summary.manifest.workloads.values()] == [name]
+        page = unescape((out / "report.html").read_text(encoding="utf-8"))
+        assert f"On {name}, " in page
+    assert run([*words, "--out", str(tmp_path / "out")]) == 2, "without it, the spec's own"
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "said"),
+    [
+        ("", {"workload.trace": "x"}, "--trace and --set workload.trace"),
+        ('[sweep]\n"workload.trace" = ["x", "y"]', {}, "workload.trace is an axis"),
+        ("", {"sweep": {"workload.trace": ["x"]}}, "workload.trace is an axis"),
+    ],
+)
+def test_two_traces_are_refused(
+    more: str, changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(DECODE + more)
+    with pytest.raises(BadInput, match=said):
+        on_trace(path, changes, str(TRACE))
+
+
+def test_a_spec_of_recorded_selections_takes_no_trace(tmp_path: Path) -> None:
+    """What kind of workload it is may be changed too."""
+    path = tmp_path / "spec.toml"
+    path.write_text('[workload]\nkind = "captured"\nfile = "scores.parquet"\n')
+    with pytest.raises(BadInput, match="trace has no effect with recorded selections"):
+        load(path, on_trace(path, {}, "x"))
+    changes = {"workload.kind": "requests"}
+    assert load(path, on_trace(path, changes, "x")).workload.file == "x"
+    assert on_trace(path, {}, "") == {}
+    with pytest.raises(BadInput, match="sweep"):
+        load(path, on_trace(path, {"sweep": 3}, "x"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from offstage import __version__
 from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
 from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import COMMANDS, run
@@ -186,6 +187,20 @@ def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> Non
     os.close(holds)
     assert process.returncode == 130 and "Traceback" not in said
     assert "interrupted" in said.strip().splitlines()[-1]
+
+
+def test_python_m_offstage_is_the_command(tmp_path: Path) -> None:
+    """From any folder, with its exit codes, and under the command's own name."""
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "offstage", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert ran("--version") == (0, f"offstage {__version__}\n", "")
+    assert "Usage: offstage dpu" in ran("dpu", "--help")[1]
+    code, said, line = ran("no-such-command")
+    assert (code, said) == (2, "") and re.fullmatch(r"offstage: .*no-such-command.*\n", line)
 
 
 @pytest.mark.parametrize("there", [False, True])

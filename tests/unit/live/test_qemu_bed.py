@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.bindings.core import replay
 from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed
@@ -186,7 +187,7 @@ def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
         timeout=3500,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = checked("testbed run", done.stdout)
     across = found["runs"]["across"]
     assert across["storage"] == "io_uring" and across["fabric"] == fabric
     for one in found["runs"].values():

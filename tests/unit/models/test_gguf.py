@@ -1,12 +1,12 @@
 """Does a GGUF file give the model that was written, in every architecture and quantization?"""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from against_schema import checked
 from tiny_ggufs import ARCHITECTURES, save_gguf
 
 from offstage.bindings.errors import BadInput
@@ -194,7 +194,7 @@ def test_the_codec_bench_takes_what_model_takes_elsewhere(
     models = ["--model", str(path), "--model", str(resolve(made("qwen3")[0]))]
     words = ["bench", "codec", "--tokens", "64", "--format", "json"]
     assert run([*words, *models, *models, "--text", str(text)]) == 0
-    sources = json.loads(capsys.readouterr().out)["sources"]
+    sources = checked("bench codec", capsys.readouterr().out)["sources"]
     assert [one["kind"] for one in sources] == ["synthetic", "model", "model"]
     assert {one.get("text", text.name) for one in sources} == {text.name}
     assert sources[1]["config_sha256"] != sources[2]["config_sha256"]

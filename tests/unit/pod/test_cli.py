@@ -1,16 +1,16 @@
 """Does `offstage pod` change a map as asked, print what moves, and refuse bad input in one line?"""
 
-import json
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.testbeds.cli import run
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     assert run(["pod", *words, "--format", "json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
+    return checked(f"pod {words[0]}", capsys.readouterr().out)
 
 
 def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,7 @@ def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     drained = told(capsys, "drain", place, "b")
     assert drained["epoch"] == 3
     assert run(["pod", "status", place, "--format", "json"]) == 3, "no member answers"
-    shown = json.loads(capsys.readouterr().out)
+    shown = checked("pod status", capsys.readouterr().out)
     members = shown["members"]
     assert isinstance(members, dict) and shown["frozen"] == "no"
     assert [one["share"] for one in members.values()] == [1.0, 0.0]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from against_schema import checked
 from bench_results import CORE, FABRIC, LINKS
 from msgspec.structs import replace
 
@@ -139,7 +140,8 @@ def test_strict_decides_after_the_file_is_written(
     assert run([*words, "--strict"]) == 1
     said = capsys.readouterr()
     assert "missed: " in (last := said.err.splitlines()[-1]) and aim in last
-    assert said.out and (tmp_path / "found.json").exists()
+    assert said.out
+    checked(f"bench {words[1]}", (tmp_path / "found.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["soak", "schedule"])

@@ -11,6 +11,7 @@ import pytest
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.common import table
 from offstage.testbeds.cli.progress import Plain
+from offstage.testbeds.progress import note_hit
 from offstage.testbeds.report import read_summary, write_summary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,12 +126,12 @@ def test_plain_progress_tells_each_phase_and_its_last_remark() -> None:
     progress.start("prefill", 1_000)
     progress.advance(1_000)
     progress.start("window, disk", 40)
-    progress.note("hit rate 80.0%")
-    progress.note("hit rate 90.0%")
+    note_hit(progress, 0.8)
+    note_hit(progress, 0.9)
     progress.finish()
     lines = out.getvalue().splitlines()
     assert lines[0] == "[1/2] prefill: 1,000" and lines[2] == "[2/2] window, disk: 40"
-    assert lines[3].strip().startswith("hit rate 90.0%, ") and len(lines) == 4
+    assert lines[3].strip().startswith("hit rate 90.0 %, ") and len(lines) == 4
 
 
 def test_plain_progress_says_once_a_minute_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

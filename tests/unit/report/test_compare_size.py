@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from against_schema import checked
 from asic_logs import recorded, written
 
 from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
+from offstage.testbeds.document import as_line
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.report.compare import size as sizes
 from offstage.testbeds.report.compare.effect import Load
@@ -35,6 +37,7 @@ def test_the_chip_serves_what_was_asked_and_no_unit_could_be_halved(trace: Trace
     assert drives.used and link.used and max(drives.used, link.used) > 0.4
     assert 0 < found.area_mm2.low < found.area_mm2.value < found.area_mm2.high
     assert found.dollars is not None and found.dollars.low > 0 and found.watt.low > 0
+    checked("asic size", as_line(found))
 
 
 def test_longer_contexts_take_more_sram_for_their_averages(trace: Trace) -> None:

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from against_schema import checked
 from compare_synthetic import comparison
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.stages import StageTimes
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.paper_figures import figures_of_file
+from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.live.results import ShownTick
@@ -23,7 +25,7 @@ from offstage.testbeds.report.compare.page import figures_of as figures_of_compa
 from offstage.testbeds.report.lab.differences_page import write_differences
 from offstage.testbeds.report.lab.pareto import pareto_figure
 from offstage.testbeds.report.lab.series import view_of
-from offstage.testbeds.report.page.files import as_json, write_lab_summary
+from offstage.testbeds.report.page.files import write_lab_summary
 from offstage.testbeds.report.page.pictures import COLUMN_INCHES, PAPER_DOTS_PER_INCH
 from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot, write_figures
 
@@ -86,7 +88,7 @@ def test_the_command_writes_every_figure_of_a_demo(
     write_summary(summary, tmp_path / "summary.json")
     out = tmp_path / "figures"
     assert offstage(["report", str(tmp_path), "--figures", str(out), "--format", "json"]) == 0
-    files = json.loads(capsys.readouterr().out)["files"]
+    files = checked("report", capsys.readouterr().out)["files"]
     sections = {name.partition(".")[0].partition("-synthetic")[0] for name in files}
     assert sections == {
         "steps",
@@ -112,6 +114,7 @@ def test_a_lab_run_and_a_comparison_have_theirs(lab: SimpleNamespace, tmp_path: 
     assert names == ["pareto", "buffer", "hints", "misses", "layers", "lead", "requests"]
     found = comparison()
     write_text(tmp_path / "compare.json", as_json(found))
+    checked("file compare", (tmp_path / "compare.json").read_text(encoding="utf-8"))
     again = names_of(figures_of_file(tmp_path / "compare.json"))
     assert again == names_of(figures_of_comparison(found)) and len(again) == 8
 
@@ -155,6 +158,7 @@ def test_the_same_figure_gives_the_same_bytes(lab: SimpleNamespace, tmp_path: Pa
 def test_differences_without_values_are_a_page_too(tmp_path: Path) -> None:
     """Neither side may have a figure, such as hits of demands without non-trivial ones."""
     paths = write_differences([difference(None)], tmp_path, "1")
+    checked("file differences", paths["json"].read_text(encoding="utf-8"))
     assert set(paths) == {"html", "csv", "tex", "json"}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from against_schema import checked
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run as offstage
@@ -22,7 +23,7 @@ def test_the_file_comes_back_and_the_command_makes_its_page(
     write_lab_summary(whole, tmp_path / "summary.json")
     assert read_lab_summary(tmp_path) == whole
     assert offstage(["report", str(tmp_path), "--format", "json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = checked("report", capsys.readouterr().out)
     assert answer["sentence"] == lab_sentence(whole)
     assert 'id="pareto"' in Path(answer["report"]).read_text()
     assert offstage(["report", str(tmp_path)]) == 0

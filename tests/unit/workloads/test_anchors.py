@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from against_schema import checked
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.cli import run
+from offstage.testbeds.document import as_line
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.selections.anchors import (
     ANCHORS,
@@ -253,6 +255,7 @@ def test_explain_measures_what_it_says() -> None:
     assert moves.value == pytest.approx(float(values["flexicache-moves"].mean()))
     assert moves.spread > 0 and "FlexiCache" in moves.source
     document = explained("flexicache", rows, 5)
+    checked("trace generate", as_line(document))
     assert document.synthetic and document.processes["flexicache"]["layers"] == 80
     assert explain("flexicache", seed=5, seeds=2) == rows
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from against_schema import checked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -277,10 +278,10 @@ def test_the_command_imports_and_says_what_it_did(
         return run([str(word) for word in words])
 
     assert offstage("trace", "import", session, "--out", out, "--format", "json") == 0
-    done = json.loads(capsys.readouterr().out)
+    done = checked("trace import", capsys.readouterr().out)
     assert (done["format"], done["requests"], done["sessions"]) == ("lmcache", 2, 1)
     assert offstage("trace", "info", out, "--format", "json") == 0
-    info = json.loads(capsys.readouterr().out)
+    info = checked("trace info", capsys.readouterr().out)
     assert info["format"] == "lmcache" and info["session_count"] == 1
     assert info["notes"] == done["notes"] and len(info["notes"]) == 2
     assert offstage("trace", "import", session, "--out", session / "o") == 2

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from against_schema import checked
 
 from offstage.testbeds.capture.export import export
 from offstage.testbeds.cli import run
@@ -55,7 +56,7 @@ def test_the_spec_that_is_printed_can_be_planned(
 ) -> None:
     path = make(tmp_path / name)  # type: ignore[operator]
     assert run(["trace", "info", str(path), "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked("trace info", capsys.readouterr().out)
     assert (found["layers"], found["sessions"], found["steps"]) == (2, 1, 3)
     assert found["block_tokens"] == 32
     spec = tmp_path / "spec.toml"

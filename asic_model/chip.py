@@ -78,7 +78,7 @@ def network(
         *metadata_table(preset.metadata, preset.logic),
         *dma_engines(preset.dma),
         *codec_lanes(preset.codec),
-        *hash_pipelines(preset.dedup, preset.memory(preset.spill)),
+        *hash_pipelines(preset.dedup, preset.memory(preset.spill), preset.logic),
     ]
     routes = _chip_routes(preset, piece_bytes or preset.dma.piece.whole)
     return Network(tuple(units), routes, coded_permille(preset.codec))

@@ -5,7 +5,7 @@
 // receiver gives the credit back when it has taken what it stood for. What arrives at an idle
 // channel begins in the same cycle, as does the next when the channel becomes free or a credit comes
 // back. When the queues are full `in_ready` is low, and the sender keeps its request.
-// A memory controller ties `credit_back` to `begins`.
+// A memory controller gives each credit back a cycle later; at once would be a loop of gates.
 //
 // Proved (test_formal.py): credits are never negative or above their number, none is lost; nothing
 // begins that did not arrive, and no request is lost.

@@ -4,8 +4,10 @@ What it does: identifies a block by a keyed hash over its bytes, chained with it
 table of hashes and reference counts says whether the block exists; if so the count is incremented
 and nothing is written.
 
-Pipeline: `instances` in parallel, about 64 B a cycle each, then one lookup in the metadata table.
-Initiation interval: the block's bytes at the pipeline's rate.
+Pipeline: `instances` in parallel, about 64 B a cycle each; then the digest is chained, with the
+cycles of `rtl/chunk_key.v`, and one lookup follows in the metadata table. The hash over the bytes
+has no Verilog: its rate and `latency` are those of published designs.
+Initiation interval: the block's bytes at the pipeline's rate; a key in each cycle behind it.
 State: a hash state for each block in progress; counts are in the entries of the metadata table.
 When full: blocks wait before the pipelines, and the link accepts no more writes.
 
@@ -17,8 +19,8 @@ spill memory each time, is part of the pipeline's latency.
 The decision core decides which blocks are equal, from the same keys; this unit only adds time.
 """
 
-from offstage.asic_model.blocks import Dedup, Memory
-from offstage.asic_model.units.cost import per_mib_ps
+from offstage.asic_model.blocks import Dedup, Logic, Memory
+from offstage.asic_model.units.cost import per_mib_ps, pipeline_ps
 from offstage.bindings.network import Unit
 
 __all__ = ["collision_share", "hash_pipelines"]
@@ -29,7 +31,7 @@ def collision_share(dedup: Dedup) -> float:
     return float(min(1.0, dedup.entries.base * 2.0**-dedup.key_bits.base))
 
 
-def hash_pipelines(dedup: Dedup, spill: Memory) -> tuple[Unit, ...]:
+def hash_pipelines(dedup: Dedup, spill: Memory, logic: Logic) -> tuple[Unit, ...]:
     """All pipelines behind one queue."""
     again_ps = round(collision_share(dedup) * spill.latency.base)
     return (
@@ -38,6 +40,6 @@ def hash_pipelines(dedup: Dedup, spill: Memory) -> tuple[Unit, ...]:
             servers=dedup.instances.whole,
             queue_max=dedup.queue.whole,
             mib_ps=per_mib_ps(dedup.rate.base),
-            latency_ps=dedup.latency.whole + again_ps,
+            latency_ps=dedup.latency.whole + pipeline_ps("chunk_key", logic) + again_ps,
         ),
     )

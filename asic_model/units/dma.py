@@ -8,6 +8,9 @@ Pipeline: descriptor (`setup`), then the datapath at `rate`; engines work in par
 Initiation interval: of one engine, setup and the piece's time.
 State: a descriptor for each waiting piece, and one in each engine.
 When full: the descriptor queue accepts no more, and the piece stays in the unit before it.
+
+`rtl/dma_engines.v` cuts one piece in a cycle and starts one. Here all engines that are free start
+at once: earlier by as many cycles as there are engines, at most, beside a `setup` of a hundred.
 """
 
 from offstage.asic_model.blocks import Dma

@@ -28,8 +28,7 @@ write looks into the spill memory and takes an entry, whatever the SRAM's size.
 from dataclasses import replace
 
 from offstage.asic_model.blocks import Logic, Memory, Metadata
-from offstage.asic_model.hardware import BLOCKS
-from offstage.asic_model.units.cost import per_byte_ps
+from offstage.asic_model.units.cost import per_byte_ps, pipeline_ps
 from offstage.bindings.network import Stage, Unit
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "keys_of_block",
     "look_up",
     "metadata_table",
-    "pipeline_ps",
     "set_count",
     "update",
 ]
@@ -69,15 +67,11 @@ def update(table: Metadata) -> Stage:
     )
 
 
-def pipeline_ps(logic: Logic) -> int:
-    """What the pipeline adds to the SRAM's own latency, which stands for one of its cycles."""
-    return round((BLOCKS["metadata_lookup"].cycles - 1) * 1e12 / logic.clock.base)
-
-
 def metadata_table(table: Metadata, logic: Logic) -> tuple[Unit, ...]:
     """The table on the die: lookups and updates."""
     interval_ps = round(table.cycle.base / table.banks.base)
-    latency_ps = table.latency.whole + pipeline_ps(logic)
+    # The SRAM's own latency stands for one of the cycles.
+    latency_ps = table.latency.whole + pipeline_ps("metadata_lookup", logic, less=1)
     return (
         Unit("metadata_update", item_ps=interval_ps, latency_ps=latency_ps),
         Unit(

@@ -55,6 +55,8 @@ def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simul
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("VERILATOR_ROOT", str(verilator))
             patch.setenv("PATH", path)
+            # Some compilers refuse the precompiled header by the option that make gives it.
+            patch.setenv("MAKEFLAGS", "CFG_CXXFLAGS_PCH_I=-include")
             patch.syspath_prepend(str(HERE))
             runner = get_runner("verilator")
             # The runner would rebuild any existing build, and a build takes half a minute.

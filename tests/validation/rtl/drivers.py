@@ -12,7 +12,7 @@ from typing import Any
 
 import cocotb
 from cocotb.clock import Clock
-from cocotb.triggers import FallingEdge, RisingEdge
+from cocotb.triggers import FallingEdge, RisingEdge, Timer
 
 CYCLES_MAX = 200_000  # the longest that a driver waits
 
@@ -204,3 +204,117 @@ async def drive_channel_queue(dut: Any) -> None:
         cycle += 1
         assert cycle < CYCLES_MAX
     save({"entered": entered, "begun": begun})
+
+
+@cocotb.test()
+async def drive_chunk_key(dut: Any) -> None:
+    """Apply messages at their cycles; keys wait at the receiver, whose room the credits stand for,
+    until the sink takes them, in the cycle in which they are out at the earliest."""
+    stimulus = load()
+    messages = stimulus["messages"]
+    sink = Sink(stimulus["sink_cycles"], stimulus["sink_room"])
+    entered, left, keys = ([0] * len(messages) for _ in range(3))
+    waiting: deque[int] = deque()
+    await start(dut, in_valid=0, credit_back=0)
+    cycle = next_in = count = 0
+    while count < len(messages):
+        offers = next_in < len(messages) and messages[next_in]["cycle"] <= cycle
+        dut.in_valid.value = int(offers)
+        if offers:
+            dut.in_id.value = next_in % (1 << len(dut.in_id))
+            for name in ("secret", "parent", "content", "short"):
+                getattr(dut, f"in_{name}").value = messages[next_in][name]
+        await FallingEdge(dut.clk)
+        if int(dut.out_valid.value):
+            number = count + len(waiting)  # in order
+            assert int(dut.out_id.value) == number % (1 << len(dut.out_id))
+            keys[number] = int(dut.out_key.value)
+            waiting.append(number)
+        back = sink.ready(cycle) and bool(waiting)
+        dut.credit_back.value = int(back)
+        if back:
+            number = waiting.popleft()
+            left[number] = cycle
+            sink.take(cycle, number)
+            count += 1
+        await Timer(1, "ns")  # until the port sees the credit
+        if offers and int(dut.in_ready.value):
+            entered[next_in] = cycle
+            next_in += 1
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"entered": entered, "left": left, "keys": [f"{key:032x}" for key in keys]})
+
+
+@cocotb.test()
+async def drive_candidate_heap(dut: Any) -> None:
+    """Apply puts and takes at their cycles, one a cycle; takes and puts each keep their order."""
+    stimulus = load()
+    asked = stimulus["asked"]
+    entered, answered, answers = [0] * len(asked), [0] * len(asked), [[0]] * len(asked)
+    inside: tuple[deque[int], deque[int]] = (deque(), deque())  # puts, takes
+    begun = []
+    await start(dut, in_valid=0)
+    cycle = next_in = count = 0
+    while count < len(asked):
+        offers = next_in < len(asked) and asked[next_in]["cycle"] <= cycle
+        dut.in_valid.value = int(offers)
+        if offers:
+            for name in ("take", "deadline", "chance", "tag"):
+                getattr(dut, f"in_{name}").value = asked[next_in][name]
+        await FallingEdge(dut.clk)
+        if int(dut.begins.value):
+            begun.append(cycle)
+        if offers and int(dut.in_ready.value):
+            entered[next_in] = cycle
+            inside[asked[next_in]["take"]].append(next_in)
+            next_in += 1
+        if int(dut.out_valid.value):
+            number = inside[int(dut.out_take.value)].popleft()
+            answered[number] = cycle
+            refused = int(dut.out_refused.value)
+            found = int(dut.out_take.value) and not refused
+            rest = [int(dut.out_tag.value), int(dut.out_late.value)] if found else []
+            answers[number] = [refused, *rest]
+            count += 1
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"entered": entered, "begun": begun, "answered": answered, "answers": answers})
+
+
+@cocotb.test()
+async def drive_dma_engines(dut: Any) -> None:
+    """Apply descriptors at their cycles; record each piece on its engine, and each end."""
+    stimulus = load()
+    descriptors = stimulus["descriptors"]
+    entered, ended = [0] * len(descriptors), [0] * len(descriptors)
+    pieces: list[list[list[int]]] = [[] for _ in descriptors]
+    in_slot: dict[int, int] = {}
+    await start(dut, in_valid=0)
+    cycle = next_in = count = 0
+    while count < len(descriptors):
+        offers = next_in < len(descriptors) and descriptors[next_in]["cycle"] <= cycle
+        dut.in_valid.value = int(offers)
+        if offers:
+            for name in ("urgent", "address", "bytes"):
+                getattr(dut, f"in_{name}").value = descriptors[next_in][name]
+        await FallingEdge(dut.clk)
+        if int(dut.begins.value):
+            number = in_slot[int(dut.begins_slot.value)]
+            where = [int(getattr(dut, f"begins_{name}").value) for name in ("address", "bytes")]
+            pieces[number].append([cycle, *where, int(dut.begins_engine.value)])
+        ends = int(dut.ends.value)
+        for slot in [slot for slot in in_slot if ends >> slot & 1]:
+            ended[in_slot.pop(slot)] = cycle
+            count += 1
+        if offers and int(dut.in_ready.value):
+            assert int(dut.in_slot.value) not in in_slot
+            in_slot[int(dut.in_slot.value)] = next_in
+            entered[next_in] = cycle
+            next_in += 1
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"entered": entered, "ended": ended, "pieces": pieces})

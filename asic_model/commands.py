@@ -41,7 +41,7 @@ COMMANDS = (
         "OPEN",
         ("session", "intent", "lease"),
         "a session begins, resumes or is archived",
-        (),
+        ("values",),
         ("session_open", "generating"),
         "one descriptor instead of control messages; the intent says which sessions are the "
         "last victims",
@@ -72,8 +72,8 @@ COMMANDS = (
         "scores and guesses: which blocks will be fetched, when, with what probability",
         ("hint",),
         ("hint", "tick"),
-        "scores stream into the candidate table in hardware; it is bounded, and the least "
-        "urgent are dropped and counted",
+        "scores stream into the candidate table in hardware; it is bounded, and what "
+        "comes while it is full is dropped and counted",
         "command",
     ),
     Command(

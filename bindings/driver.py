@@ -19,7 +19,7 @@ from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.granules import Granules
-from offstage.bindings.layouts import bit_counts
+from offstage.bindings.layouts import VALUE_ASK, VALUE_TOLD, bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import StageTimes, driver_stages
 
@@ -323,6 +323,25 @@ class Driver(Fabric):
         if rc < 0:
             gone(rc, "sending a hint")
         return int(rc)
+
+    def values(
+        self, verb: int, asks: NDArray[np.void], timeout_ns: int = 2_000_000_000
+    ) -> NDArray[np.void]:
+        """By commands of the ring, as many values in each as it takes."""
+        self._check_open("a command on values")
+        assert asks.flags.c_contiguous and asks.dtype == VALUE_ASK
+        told = np.zeros(len(asks), VALUE_TOLD)
+        rc = lib.ofs_driver_values(
+            self._driver,
+            verb,
+            len(asks),
+            _at("struct ofs_value_ask *", asks),
+            _at("struct ofs_value_told *", told),
+            timeout_ns,
+        )
+        if rc < 0:
+            gone(rc, "a command on values")
+        return told
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """It holds for the connections that follow too."""

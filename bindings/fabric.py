@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import OffstageError, RunFailed
-from offstage.bindings.layouts import HIT_ENDS
+from offstage.bindings.layouts import HIT_ENDS, VALUE_TOLD
 from offstage.bindings.stages import StageTimes
 
 __all__ = [
@@ -261,6 +261,15 @@ class Fabric(ABC):
         many were sent. They are advice; where there is no room for them now they are left out.
         Here: none is sent."""
         return 0
+
+    def values(
+        self, verb: int, asks: NDArray[np.void], timeout_ns: int = 2_000_000_000
+    ) -> NDArray[np.void]:
+        """Do this (`enum ofs_value_verb`) with each value (`VALUE_ASK` `[n]`), and wait: what
+        became of each (`VALUE_TOLD` `[n]`). RunFailed: no answer in time. Here: -ENOTSUP."""
+        told = np.zeros(len(asks), VALUE_TOLD)
+        told["rc"] = -errno.ENOTSUP
+        return told
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """Send only the scores that the policy uses, from the next fetch on: the best

@@ -19,6 +19,8 @@ __all__ = [
     "FATES",
     "HIT_ENDS",
     "PREFETCHERS",
+    "VALUE_ASK",
+    "VALUE_TOLD",
     "bit_counts",
     "constant",
     "layout",
@@ -115,3 +117,7 @@ EVICTIONS = names("enum ofs_evict", "OFS_EVICT_")
 PREFETCHERS = _flags("OFS_PREFETCH_")
 HIT_ENDS = ENDS.index("late")
 """The ends before `late` are on-time hits."""
+
+
+VALUE_ASK, VALUE_TOLD = layout("struct ofs_value_ask"), layout("struct ofs_value_told")
+"""An entry of a command on values, and what is said of it (region.h)."""

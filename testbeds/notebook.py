@@ -11,7 +11,8 @@ line has, from the same code: a run from here has the same parts and the same by
 `offstage.OffstageError` with the one line that a command would print.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from offstage.host.link.control import Control
+    from offstage.host.values import Values
     from offstage.testbeds.progress import Progress
 
-__all__ = ["Comparison", "Results", "connect", "load", "run"]
+__all__ = ["Comparison", "Results", "connect", "load", "run", "values"]
 
 SETTING = (
     "workload",
@@ -110,6 +112,29 @@ def connect(
         endpoint, tenant=tenant, secret=secret, curve_dir=curve_dir, name="notebook"
     )
     return found.control()
+
+
+@contextlib.contextmanager
+def values(
+    endpoint: str = "tcp://127.0.0.1:7411",
+    *,
+    tenant: str = "default",
+    secret: bytes | Path | None = None,
+    runtime_dir: Path | None = None,
+) -> "Iterator[Values]":
+    """A tenant's values under keys of 16 bytes, at a daemon of this machine (`limits.values`):
+    `store`, `retrieve`, `lengths`, `delete`. endpoint, secret: as of `connect`."""
+    from offstage.host.endpoint import Endpoint
+    from offstage.host.values import Values
+
+    control, fabric = Endpoint.find(
+        endpoint, tenant=tenant, secret=secret, runtime_dir=runtime_dir, name="values"
+    ).connect()
+    try:
+        yield Values(fabric)
+    finally:
+        fabric.close()
+        control.close()
 
 
 class Results:

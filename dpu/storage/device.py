@@ -140,6 +140,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     core.demand_max = derived.demand_max
     core.log_size_bytes = limits.log_bytes if recording else 0
     core.record_max = limits.records if recording else 0
+    filled.value_max = limits.values
     filled.moment_max = MOMENTS if recording and config.daemon.stage_timers else 0
     policy = core_policy(config.policy, config.arena.block_tokens)
     filled.policy = filled_policy(policy)[0]

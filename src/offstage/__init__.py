@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offstage.bindings.errors import BadInput, OffstageError, RunFailed
-    from offstage.testbeds.notebook import Comparison, Results, connect, load, run
+    from offstage.testbeds.notebook import Comparison, Results, connect, load, run, values
 
 __all__ = [
     "BadInput",
@@ -22,6 +22,7 @@ __all__ = [
     "connect",
     "load",
     "run",
+    "values",
 ]
 __version__ = "0.1.0"
 

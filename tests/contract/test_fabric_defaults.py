@@ -15,6 +15,7 @@ from offstage.bindings.core import GUESS
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.keys import checksum
+from offstage.bindings.layouts import VALUE_ASK
 from offstage.host.decode.prefill import put_blocks
 
 BLOCKS = 6
@@ -75,3 +76,8 @@ def test_what_a_side_has_no_use_for_has_no_effect(fabric: SmallestFabric) -> Non
     assert fabric.stats() == {} and fabric.stages() == {} and not fabric.pins
     put_blocks(fabric, 2, [(layer, ALL, SOURCE) for layer in range(2 * fabric.calls_max)])
     assert fabric.fetch(request([1])).hit_count == 1
+
+
+def test_a_side_without_commands_on_values_says_so(fabric: SmallestFabric) -> None:
+    told = fabric.values(1, np.zeros(3, VALUE_ASK))
+    assert told["rc"].tolist() == [-errno.ENOTSUP] * 3

@@ -180,7 +180,7 @@ def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
         session = control.session_open(select_blocks=4)
         control.append(session, [os.urandom(16) for _ in range(4)])
         guesses = port.payloads[: GUESS.itemsize].view(GUESS)
-        for op in (*range(constant("OFS_OP_HINT") + 2), 2**15):
+        for op in (*range(constant("OFS_OP_VALUES") + 2), 2**15):
             sane = np.zeros(1, SQE)
             sane["op"], sane["session"], sane["length"], sane["demand_count"] = op, session, 64, 1
             for name, number in numbers_of(SQE):

@@ -65,6 +65,7 @@ struct ofs_device_config {
 	int32_t cpu;             /* pin the reactor to this core; -1 none */
 	uint32_t archive_places; /* blocks on their way to or from an archive; 0: there is none */
 	uint32_t moment_max;     /* ring of moments; 0: none are noted */
+	uint32_t value_max;      /* values of all tenants; 0: none are stored by key */
 };
 
 /*

@@ -162,6 +162,13 @@ uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
  */
 int ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
 	uint32_t count);
+/*
+ * Asks the daemon to do this (enum ofs_value_verb) with each of `count` values, as many in a
+ * command as it takes, and waits: told [count] says what became of each. 0; -ETIMEDOUT: of those
+ * not told nothing is known; -EPIPE; -EINVAL: no such verb.
+ */
+int ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
+	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint64_t timeout_ns);
 /* Releases the session's pins now, not at its next step. */
 int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);

@@ -378,6 +378,10 @@ int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged
 
 /* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
 uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
+/* The tenant's common chunk under this store key; OFS_NONE: there is none. */
+uint32_t ofs_core_chunk_find(const struct ofs_core *core, uint32_t tenant,
+	const struct ofs_key *store_key);
+
 /* Sessions that read from this store key now, through chunks they share or private ones. */
 uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);

@@ -52,11 +52,12 @@ struct ofs_port_config {
 /* A command copied out of the ring and checked: none of its pointers leads into shared memory. */
 struct ofs_command {
 	struct ofs_sqe sqe;
-	uint32_t *ordinals;        /* [demand_max], owned by the caller */
-	uint32_t *granules;        /* [demand_max], of a STEP with OFS_STEP_GRANULES */
-	uint8_t *seen;             /* [demand_max] */
-	uint16_t *scores;          /* [score_max] */
-	struct ofs_guess *guesses; /* [demand_max] */
+	uint32_t *ordinals;         /* [demand_max], owned by the caller */
+	uint32_t *granules;         /* [demand_max], of a STEP with OFS_STEP_GRANULES */
+	uint8_t *seen;              /* [demand_max] */
+	uint16_t *scores;           /* [score_max] */
+	struct ofs_guess *guesses;  /* [demand_max] */
+	struct ofs_value_ask *asks; /* [demand_max / 2] */
 };
 
 /* First member of a side's data on a region that it shares. */

@@ -47,7 +47,7 @@
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
 #define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
-#define OFS_MEMORY_MAP_VERSION 5               /* of region and port; both headers carry it */
+#define OFS_MEMORY_MAP_VERSION 6               /* of region and port; both headers carry it */
 #define OFS_BUCKET_ENTRIES 8
 
 /* cdef: order 4 */
@@ -113,7 +113,42 @@ enum ofs_op {
 	OFS_OP_STEP = 1,
 	OFS_OP_PUT = 2,
 	OFS_OP_RELEASE = 3,
-	OFS_OP_HINT = 4 /* guesses for later layers: ofs_core_hint */
+	OFS_OP_HINT = 4,  /* guesses for later layers: ofs_core_hint */
+	OFS_OP_VALUES = 5 /* values by key: what `flags` says, of each that the payload names */
+};
+
+/*
+ * What a VALUES command does with each value it names, and in `told` says of it. STORE and RETRIEVE
+ * open a session of one chunk, whose layer i has the value's piece i of a payload's bytes, the
+ * last one shorter. Pieces are written by PUT and read by STEP or one-sidedly, as any block. END
+ * ends the session; COMMIT does too, and makes what was stored the key's value, in one step.
+ */
+enum ofs_value_verb {
+	OFS_VALUE_EXIST = 1,    /* told: its length */
+	OFS_VALUE_RETRIEVE = 2, /* told: its length, session and chunk; it stays until END */
+	OFS_VALUE_STORE = 3,    /* of `length` bytes; told: session and chunk */
+	OFS_VALUE_COMMIT = 4,   /* `session` of a STORE, all of whose pieces are acknowledged */
+	OFS_VALUE_END = 5,      /* `session`; of a STORE: drops what it wrote */
+	OFS_VALUE_DELETE = 6
+};
+
+/* Of a STORE; both are looked at again at its COMMIT. */
+#define OFS_VALUE_KEEP 0x1 /* -EEXIST if the key has a value */
+#define OFS_VALUE_OVER 0x2 /* -ENOENT if it has none */
+
+struct ofs_value_ask {
+	struct ofs_key key;
+	uint64_t length;
+	uint32_t session;
+	uint32_t flags;
+};
+
+/* -ENOENT absent, -ENOSPC no room, -EMSGSIZE too long, -EPERM not a session of that verb, ... */
+struct ofs_value_told {
+	int32_t rc;
+	uint32_t session;
+	uint64_t length;
+	struct ofs_key chunk; /* its key in the directory: fold the layer in with ofs_block_key */
 };
 
 /*
@@ -121,18 +156,19 @@ enum ofs_op {
  * 8), with OFS_STEP_GRANULES granules u32[demand_count] (padded to 8), scores u16[score_count] or
  * packed (scores.h); then, at a fixed offset after the longest of these, ofs_result
  * [demand_count], written by the DPU. See ofs_payload_*_offset. Payload area of a HINT: ofs_guess
- * [demand_count].
+ * [demand_count]. Of VALUES: ofs_value_ask [demand_count], and where the results are,
+ * ofs_value_told [demand_count].
  */
 struct ofs_sqe {
 	uint64_t user;
 	uint16_t op;
-	uint16_t flags; /* OFS_STEP_RETRY, OFS_SCORES_* */
+	uint16_t flags; /* OFS_STEP_RETRY, OFS_SCORES_*; VALUES: enum ofs_value_verb */
 	uint16_t layer;
 	uint16_t payload_index; /* which payload area */
 	uint32_t session;
 	uint32_t step;
 	uint32_t selected_count;
-	uint32_t demand_count; /* HINT: guesses */
+	uint32_t demand_count; /* HINT: guesses; VALUES: values */
 	uint32_t score_count;
 	uint32_t ordinal;  /* PUT; STEP: best scores sent of score_count, 0: all */
 	uint32_t put_slot; /* PUT */
@@ -204,6 +240,9 @@ _Static_assert(sizeof(struct ofs_directory_entry) == 32, "two entries a line");
 _Static_assert(sizeof(struct ofs_sqe) == 64, "one line");
 _Static_assert(sizeof(struct ofs_cqe) == 32, "two a line");
 _Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
+_Static_assert(sizeof(struct ofs_value_ask) == 32, "part of the memory map");
+_Static_assert(sizeof(struct ofs_value_told) == 2 * sizeof(struct ofs_result),
+	"answers stand where results do");
 _Static_assert(sizeof(struct ofs_guess) == 16, "and as many of them fit where results do");
 _Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind it");
 
@@ -257,6 +296,16 @@ ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 		& ~63u;
 }
 
+/* Values that one command may name: their asks and their answers fit into the payload area. */
+static inline uint32_t
+ofs_values_max(uint32_t demand_max, uint32_t score_max)
+{
+	uint32_t asks =
+		ofs_payload_results_offset(demand_max, score_max) / (uint32_t)sizeof(struct ofs_value_ask);
+
+	return asks < demand_max / 2 ? asks : demand_max / 2;
+}
+
 /* Bytes of one ordinal among packed scores. */
 static inline uint32_t
 ofs_scores_ordinal_bytes(uint32_t score_count)
@@ -286,6 +335,8 @@ ofs_payload_used_bytes(const struct ofs_sqe *sqe)
 		return ofs_step_scores_offset(sqe) + ofs_scores_size_bytes(sqe);
 	case OFS_OP_HINT:
 		return sqe->demand_count * (uint64_t)sizeof(struct ofs_guess);
+	case OFS_OP_VALUES:
+		return sqe->demand_count * (uint64_t)sizeof(struct ofs_value_ask);
 	default:
 		return 0;
 	}

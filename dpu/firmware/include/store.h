@@ -25,6 +25,7 @@
 #include "dma.h"
 #include "region.h"
 #include "storage.h"
+#include "value_tag.h"
 
 /* cdef: order 6 */
 /* cdef: begin */
@@ -160,6 +161,20 @@ struct ofs_store_part {
 };
 int ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
 	void *record, const struct ofs_store_part *part, uint64_t user, uint64_t now_s);
+
+/* A value of which recovery found a piece, by its tag (value_tag.h): as often as it found one. */
+struct ofs_store_value {
+	struct ofs_key key;
+	struct ofs_key store_key; /* of its chunk */
+	uint64_t length;
+	uint32_t generation;
+};
+/*
+ * Moves out of the store at most `max` values of a tenant that this open recovered; 0: there are no
+ * more. Whether all pieces of one are there is for the caller to see.
+ */
+int ofs_store_take_values(struct ofs_store *store, uint32_t tenant, struct ofs_store_value *values,
+	int max);
 
 /* Copies of the tenant's lost blocks that the next open could find. */
 uint64_t ofs_store_wiping(const struct ofs_store *store, uint32_t tenant);

@@ -27,13 +27,13 @@ open_port(const struct ofs_port_config *config)
 	return port;
 }
 
-static uint64_t inputs, taken[OFS_OP_HINT + 1];
+static uint64_t inputs, taken[OFS_OP_VALUES + 1];
 
 /* A ring that takes nothing finds nothing: a long fuzz run must have seen each command. */
 static void
 check_reached(void)
 {
-	for (int op = 0; op <= OFS_OP_HINT && inputs > 10000; op++)
+	for (int op = 0; op <= OFS_OP_VALUES && inputs > 10000; op++)
 		assert(taken[op] > 0);
 }
 
@@ -53,7 +53,7 @@ answer(struct ofs_port *port, const struct ofs_command *command, struct ofs_resu
 	const struct ofs_sqe *sqe = &command->sqe;
 	struct ofs_cqe cqe = {.user = sqe->user, .payload_index = sqe->payload_index};
 
-	assert(sqe->op <= OFS_OP_HINT && cqe.payload_index < 4);
+	assert(sqe->op <= OFS_OP_VALUES && cqe.payload_index < 4);
 	taken[sqe->op]++;
 	if (sqe->op == OFS_OP_STEP) {
 		assert(sqe->demand_count <= DEMANDS && sqe->score_count <= SCORES);
@@ -61,6 +61,11 @@ answer(struct ofs_port *port, const struct ofs_command *command, struct ofs_resu
 	}
 	if (sqe->op == OFS_OP_HINT)
 		assert(sqe->demand_count <= DEMANDS && sqe->score_count == 0);
+	if (sqe->op == OFS_OP_VALUES) {
+		assert(sqe->demand_count <= DEMANDS / 2 && sqe->flags >= OFS_VALUE_EXIST
+			&& sqe->flags <= OFS_VALUE_DELETE);
+		cqe.count = 2 * sqe->demand_count;
+	}
 	if (sqe->op == OFS_OP_PUT)
 		assert(ofs_port_put_slot(port, sqe->put_slot) != NULL && sqe->length <= 1024);
 	assert(ofs_port_complete(port, &cqe, results) == 0);
@@ -85,12 +90,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static uint8_t seen[DEMANDS];
 	static uint16_t scores[SCORES];
 	static struct ofs_guess guesses[DEMANDS];
+	static struct ofs_value_ask asks[DEMANDS / 2];
 	static struct ofs_result results[DEMANDS];
 	struct ofs_command command = {.ordinals = ordinals,
 		.granules = granules,
 		.seen = seen,
 		.scores = scores,
-		.guesses = guesses};
+		.guesses = guesses,
+		.asks = asks};
 	static struct ofs_port *port;
 	uint64_t size_bytes;
 	uint8_t *base;

@@ -131,6 +131,7 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 	dpu->command.seen = calloc(config->demand_max, 1);
 	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	dpu->command.guesses = calloc(config->demand_max, sizeof(struct ofs_guess));
+	dpu->command.asks = calloc(config->demand_max / 2 + 1, sizeof(struct ofs_value_ask));
 	dpu->results = calloc(config->demand_max, sizeof(struct ofs_result));
 	dpu->block_in = calloc(config->slot_count, sizeof(uint32_t));
 	for (uint32_t i = 0; i < config->slot_count; i++)
@@ -151,6 +152,7 @@ support_close(struct support_dpu *dpu)
 	free(dpu->command.granules);
 	free(dpu->command.seen);
 	free(dpu->command.scores);
+	free(dpu->command.asks);
 	free(dpu->command.guesses);
 	free(dpu->results);
 	free(dpu->block_in);

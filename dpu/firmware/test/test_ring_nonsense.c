@@ -57,7 +57,7 @@ test_every_number_is_checked(void)
 {
 	set_up();
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
-	assert(answer((struct ofs_sqe){.op = 5}) == -EPROTO);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES + 1}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.op = UINT16_MAX}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.payload_index = ENTRIES}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 17}) == -EINVAL);
@@ -76,8 +76,14 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = UINT32_MAX}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 16}) == 0);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .score_count = 1}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 0}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 7}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .score_count = 1}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .demand_count = 9}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .demand_count = UINT32_MAX})
+		== -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .score_count = UINT32_MAX}) == -EINVAL);
-	assert(dpu.bad_count == 13 && ofs_port_nonsense_count(dpu.port) == 13);
+	assert(dpu.bad_count == 18 && ofs_port_nonsense_count(dpu.port) == 18);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }

@@ -163,6 +163,12 @@ ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 }
 
 uint32_t
+ofs_core_chunk_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_key)
+{
+	return ofs_index_peek(core, tenant, store_key);
+}
+
+uint32_t
 ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key)
 {

@@ -37,6 +37,17 @@ ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_s
 	}
 }
 
+void
+ofs_device_complete_with(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	uint32_t count, const struct ofs_result *results)
+{
+	struct ofs_cqe cqe = {.count = count};
+	int pushed = answer(device, port, &cqe, sqe, results);
+
+	assert(pushed == 0); /* as above */
+	(void)pushed;
+}
+
 uint32_t
 ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint8_t **ends)

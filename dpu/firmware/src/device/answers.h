@@ -45,6 +45,9 @@ struct ofs_waiters {
 
 void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	int rc);
+/* The same with results, which stand where those of a STEP do. */
+void ofs_device_complete_with(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	uint32_t count, const struct ofs_result *results);
 /* For a STEP that waits for blocks; there is one for every submission entry. */
 uint32_t ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint8_t **ends);

@@ -126,6 +126,9 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 			ofs_device_after_event(device, rc);
 		}
 		break;
+	case OFS_OP_VALUES:
+		ofs_device_values(device, port, command);
+		return true;
 	case OFS_OP_NOP:
 		break;
 	default:
@@ -160,7 +163,7 @@ work_of(const struct ofs_sqe *sqe)
 {
 	uint32_t work = 0;
 
-	if (sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_HINT)
+	if (sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_HINT || sqe->op == OFS_OP_VALUES)
 		work = sqe->demand_count + sqe->score_count;
 	else if (sqe->op == OFS_OP_PUT)
 		work = sqe->length / 1024 * COMMAND_UNIT;

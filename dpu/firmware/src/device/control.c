@@ -83,32 +83,6 @@ tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, ui
 
 OFS_DEVICE_CALL(tenant_add, (const struct ofs_tenant_config *, config), (uint32_t *, tenant));
 
-/* Tells the core which blocks the store recovered, each for its own tenant. */
-static int
-restore(struct ofs_device *device, uint32_t tenant)
-{
-	struct ofs_store_entry entries[OFS_DONE_BATCH];
-	uint64_t cursor = 0;
-	uint32_t chunk;
-	int count;
-
-	if (tenant >= device->tenant_count)
-		return -EINVAL;
-	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
-		for (int i = 0; i < count; i++) {
-			if (entries[i].tenant == tenant) {
-				/* -ENOSPC: the index is smaller than the store; the block becomes a miss. */
-				ofs_device_after_event(device,
-					ofs_core_block_restore(device->core, ofs_device_now_ns(device), tenant,
-						&entries[i].store_key, entries[i].layer, &chunk));
-			}
-		}
-	}
-	return 0;
-}
-
-OFS_DEVICE_CALL(restore, (uint32_t, tenant));
-
 static int
 tenant_share(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant_share *share)
 {
@@ -222,6 +196,22 @@ session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 
 OFS_DEVICE_CALL(session_append, (uint32_t, session), (uint32_t, count),
 	(const struct ofs_key *, contents), (struct ofs_chunk_info *, infos));
+
+int
+ofs_device_begin_session(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t *session,
+	struct ofs_chunk_info *info)
+{
+	int rc = session_open(device, port, config, session);
+
+	if (rc == 0)
+		rc = session_append(device, *session, 1, content, info);
+	else
+		return rc;
+	if (rc != 0)
+		(void)ofs_device_end_session(device, *session, true);
+	return rc;
+}
 
 static int
 sessions_open(struct ofs_device *device, uint32_t port, const struct ofs_session_config *config,

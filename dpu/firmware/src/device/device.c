@@ -72,6 +72,8 @@ open_tables(struct ofs_device *device)
 	device->commands.command.seen = calloc(config->core.demand_max, 1);
 	device->commands.command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	device->commands.command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
+	device->commands.command.asks =
+		calloc(config->core.demand_max / 2 + 1, sizeof(struct ofs_value_ask));
 	device->waiters.ends = calloc(device->waiters.count, config->core.demand_max);
 	if (device->tenants == NULL || device->ports.entries == NULL || device->sessions.entries == NULL
 		|| device->sessions.chunks == NULL || device->marks.entries == NULL
@@ -80,6 +82,7 @@ open_tables(struct ofs_device *device)
 		|| device->writes.entries == NULL || device->commands.command.ordinals == NULL
 		|| device->commands.command.granules == NULL || device->commands.command.seen == NULL
 		|| device->commands.command.scores == NULL || device->commands.command.guesses == NULL
+		|| device->commands.command.asks == NULL || ofs_device_open_values(device) != 0
 		|| device->waiters.ends == NULL || ofs_device_open_admit(device) != 0
 		|| ofs_device_moments_open(device) != 0 || open_fifos(device) != 0) {
 		return -ENOMEM;
@@ -239,6 +242,9 @@ close_tables(struct ofs_device *device)
 	free(device->commands.command.seen);
 	free(device->commands.command.scores);
 	free(device->commands.command.guesses);
+	free(device->commands.command.asks);
+	free(device->values.entries);
+	free(device->values.told);
 	free(device->waiters.ends);
 	free(device->moments.entries);
 }

@@ -29,6 +29,7 @@
 #include "device/reads.h"
 #include "device/stages.h"
 #include "device/tenant.h"
+#include "device/values.h"
 #include "device/writes.h"
 
 #include <assert.h>
@@ -47,6 +48,7 @@ struct ofs_device {
 	uint32_t tenant_count;
 	struct ofs_ports ports;
 	struct ofs_sessions sessions;
+	struct ofs_values values;
 	struct ofs_marks marks;
 	struct ofs_admit admit;
 	struct ofs_commands commands;

@@ -138,6 +138,24 @@ reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attach
 
 OFS_DEVICE_CALL(reattach, (uint32_t, port), (struct ofs_attachment *, attachment));
 
+static void
+delete_chunk(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t chunk)
+{
+	uint64_t now_ns = ofs_device_now_ns(device);
+
+	if (ofs_core_store_references(device->core, tenant, store_key) > 0)
+		return;
+	for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
+		ofs_device_move_forget(device, store_key, layer);
+		ofs_device_after_event(device, ofs_core_block_drop(device->core, now_ns, chunk, layer));
+		if (ofs_store_delete(device->store, store_key, layer) == 0) {
+			ofs_device_after_event(device,
+				ofs_core_block_forget(device->core, now_ns, tenant, store_key, layer));
+		}
+	}
+}
+
 /*
  * Drops blocks that no session reads any more, through this chunk or another with the same store
  * key. Writes of them that have not begun are dropped; the store itself drops those that have.
@@ -148,25 +166,23 @@ static void
 delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 {
 	uint32_t tenant = device->ports.entries[state->port].tenant;
-	uint64_t now_ns = ofs_device_now_ns(device);
 
 	device->tenants[tenant].deletes++;
 	ofs_device_cancel_writes(device, tenant, state);
-	for (uint32_t i = 0; i < state->chunk_count; i++) {
-		const struct ofs_key *store_key = &state->chunks[i].store_key;
+	for (uint32_t i = 0; i < state->chunk_count; i++)
+		delete_chunk(device, tenant, &state->chunks[i].store_key, state->chunks[i].chunk);
+}
 
-		if (ofs_core_store_references(device->core, tenant, store_key) > 0)
-			continue;
-		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
-			ofs_device_move_forget(device, store_key, layer);
-			ofs_device_after_event(device,
-				ofs_core_block_drop(device->core, now_ns, state->chunks[i].chunk, layer));
-			if (ofs_store_delete(device->store, store_key, layer) == 0) {
-				ofs_device_after_event(device,
-					ofs_core_block_forget(device->core, now_ns, tenant, store_key, layer));
-			}
-		}
-	}
+void
+ofs_device_delete_named(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t chunk)
+{
+	struct ofs_chunk_info info = {.store_key = *store_key, .chunk = chunk};
+	const struct ofs_device_session alone = {.chunk_count = 1, .chunks = &info};
+
+	device->tenants[tenant].deletes++;
+	ofs_device_cancel_writes(device, tenant, &alone);
+	delete_chunk(device, tenant, store_key, chunk);
 }
 
 int
@@ -176,6 +192,8 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep)
 	int rc;
 
 	assert(state->used && device->status.sessions > 0);
+	if (state->role != OFS_VALUE_NO_ROLE)
+		keep = ofs_device_value_stays(device, session);
 	ofs_device_mark_chunks(device, state->chunks, state->chunk_count, false);
 	rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
@@ -183,6 +201,8 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep)
 	if (!keep)
 		delete_blocks(device, state);
 	state->used = false;
+	state->role = OFS_VALUE_NO_ROLE;
+	state->value = (struct ofs_value_name){0};
 	device->status.sessions--;
 	return rc;
 }

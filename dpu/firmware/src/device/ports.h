@@ -10,6 +10,7 @@
 #define OFS_DEVICE_PORTS_H
 
 #include "device.h"
+#include "device/values.h"
 #include "port.h"
 
 #include <stdbool.h>
@@ -29,9 +30,14 @@ struct ofs_ports {
 	uint32_t count;                  /* entries in use */
 };
 
+/* What a session of a value is for; pieces of other values never get into it. */
+enum ofs_value_role { OFS_VALUE_NO_ROLE = 0, OFS_VALUE_READS = 1, OFS_VALUE_WRITES = 2 };
+
 struct ofs_device_session {
 	bool used;
-	uint64_t serial; /* unique */
+	enum ofs_value_role role;
+	struct ofs_value_name value; /* unless it has no role */
+	uint64_t serial;             /* unique */
 	uint32_t port;
 	uint32_t chunk_count;
 	struct ofs_chunk_info *chunks; /* [session_chunk_max] */
@@ -47,6 +53,13 @@ struct ofs_sessions {
 /* 0, or -EPERM if the session is not one of this port's host. */
 int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep);
+/* control.c: as the control call, on the reactor's thread. */
+int ofs_device_begin_session(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t *session,
+	struct ofs_chunk_info *info);
+/* Deletes the blocks of a chunk, unless a session reads from its store key. */
+void ofs_device_delete_named(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_key *store_key, uint32_t chunk);
 /* Before the tenant's region is unmapped: no host reads it any more. All its ports are closed. */
 void ofs_device_unshare(struct ofs_device_tenant *tenant);
 

@@ -13,14 +13,33 @@ ofs_device_put_window(const struct ofs_device *device, uint32_t port, const stru
 	return ofs_port_put_slot(device->ports.entries[port].port, sqe->put_slot);
 }
 
+/* Zero unless it is a piece of a value, so that no tag of another block is left there. */
+static void
+fill_tag(const struct ofs_trailer *trailer, const struct ofs_key *store_key,
+	const struct ofs_value_name *value)
+{
+	struct ofs_value_tag *tag = ofs_value_tag_behind(trailer);
+
+	memset(tag, 0, sizeof(*tag));
+	if (value->generation == 0)
+		return;
+	*tag = (struct ofs_value_tag){.magic = OFS_VALUE_MAGIC,
+		.generation = value->generation,
+		.length = value->length,
+		.key = value->key};
+	tag->check = ofs_value_tag_check(tag, trailer, store_key);
+}
+
 /* Only what the command says of the trailer comes from the host, and that was checked. */
 static void
-fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe)
+fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe,
+	const struct ofs_key *store_key, const struct ofs_value_name *value)
 {
 	struct ofs_trailer *trailer =
 		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
 
 	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
+	fill_tag(trailer, store_key, value);
 	ofs_device_fill_granules(device, record, trailer);
 }
 
@@ -44,7 +63,7 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 	}
 	/* Bytes of another tenant's block must not reach this one's slots. */
 	memset(record + sqe->length, 0, payload_size_bytes - sqe->length);
-	fill_trailer(device, record, sqe);
+	fill_trailer(device, record, sqe, &write->store_key, &write->value);
 	write->bounce = bounce;
 	return 0;
 }
@@ -58,11 +77,13 @@ ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_
 	uint32_t slot)
 {
 	struct ofs_region *region = device->tenants[device->ports.entries[port].tenant].region;
+	const struct ofs_device_session *session = &device->sessions.entries[sqe->session];
 	uint8_t *record = ofs_region_slot(region, slot);
 
 	assert(sqe->length <= device->config.store.payload_size_bytes);
 	memcpy(record, ofs_device_put_window(device, port, sqe), sqe->length);
-	fill_trailer(device, record, sqe);
+	fill_trailer(device, record, sqe, &session->chunks[sqe->ordinal].store_key,
+		ofs_device_value_of(device, sqe->session));
 }
 
 /* If the bytes do not match the checksum, no part of them may pass as valid. */

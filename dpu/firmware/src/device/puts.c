@@ -102,7 +102,7 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 	if (sqe->ordinal >= device->sessions.entries[sqe->session].chunk_count
 		|| sqe->layer >= device->config.core.layer_count || sqe->length == 0
 		|| sqe->length > device->config.store.payload_size_bytes
-		|| ofs_device_put_window(device, port, sqe) == NULL) {
+		|| ofs_device_put_window(device, port, sqe) == NULL || !ofs_device_is_piece(device, sqe)) {
 		return -EINVAL;
 	}
 	if (device->ports.entries[port].puts_in_flight >= device->config.put_slot_count)

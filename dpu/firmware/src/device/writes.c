@@ -217,6 +217,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 		.layer = sqe->layer,
 		.bounce = OFS_NONE,
 		.store_key = chunk->store_key,
+		.value = *ofs_device_value_of(device, sqe->session),
 		.sqe = *sqe,
 		.deadline_ns = now_ns + device->config.io_timeout_ns,
 		.stage_ns = ofs_device_stage_begin(device, OFS_STAGE_WRITE_QUEUE, now_ns)};

@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "device/fifo.h"
+#include "device/values.h"
 
 #include <stdbool.h>
 
@@ -37,6 +38,7 @@ struct ofs_write {
 	bool cancelled; /* cancelled: not to be sent */
 	bool purged;    /* it was sent already; what it wrote is deleted */
 	struct ofs_key store_key;
+	struct ofs_value_name value; /* of which it is a piece; generation 0: of none */
 	uint64_t deadline_ns;
 	uint64_t retry_ns;
 	uint64_t stage_ns; /* as in a read */

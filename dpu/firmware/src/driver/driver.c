@@ -104,32 +104,6 @@ ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_bytes
 }
 
 int
-ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns)
-{
-	struct ofs_fabric *fabric = driver->fabric;
-	struct ofs_pending *pending;
-	uint32_t index;
-	int rc = 0;
-
-	while ((index = ofs_command_take(driver)) == OFS_NONE && rc == 0)
-		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
-	if (index == OFS_NONE)
-		return rc;
-	pending = &driver->pending[index];
-	pending->sqe = *sqe;
-	/* Full only until the DPU has taken commands that it has already answered. */
-	while ((rc = ofs_command_send(driver, index)) == -EAGAIN
-		&& ofs_driver_now_ns(driver) < deadline_ns) {
-		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
-	}
-	while (rc == 0 && !pending->done)
-		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
-	rc = pending->done ? pending->cqe.rc : rc == -EAGAIN ? -ETIMEDOUT : rc;
-	ofs_command_drop(driver, index);
-	return rc;
-}
-
-int
 ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
 	uint32_t count)
 {

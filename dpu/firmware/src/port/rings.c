@@ -131,6 +131,13 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_HINT:
 		/* It has no scores: the count would be charged to its tenant, and the scores never used. */
 		return sqe->demand_count > header->demand_max || sqe->score_count != 0 ? -EINVAL : 0;
+	case OFS_OP_VALUES:
+		if (sqe->demand_count > ofs_values_max(header->demand_max, header->score_max)
+			|| sqe->score_count != 0 || sqe->flags < OFS_VALUE_EXIST
+			|| sqe->flags > OFS_VALUE_DELETE) {
+			return -EINVAL;
+		}
+		return 0;
 	case OFS_OP_STEP:
 		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
 			return -EINVAL;
@@ -155,6 +162,10 @@ copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 
 	if (sqe->op == OFS_OP_HINT) {
 		memcpy(command->guesses, payload, ofs_payload_used_bytes(sqe));
+		return 0;
+	}
+	if (sqe->op == OFS_OP_VALUES) {
+		memcpy(command->asks, payload, ofs_payload_used_bytes(sqe));
 		return 0;
 	}
 	memcpy(command->ordinals, payload, sqe->demand_count * sizeof(uint32_t));

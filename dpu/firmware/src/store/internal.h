@@ -181,6 +181,14 @@ struct ofs_store_clean {
 };
 
 /* A lane is one layer of one tenant: tenant * layer_count + layer. */
+/* What recovery found behind the trailer of a record. */
+struct ofs_store_found {
+	uint32_t record;
+	uint32_t generation;
+	uint64_t length;
+	struct ofs_key key;
+};
+
 struct ofs_store {
 	struct ofs_storage *storage;
 	struct ofs_store_config config;
@@ -231,10 +239,16 @@ struct ofs_store {
 	uint8_t registered;
 	uint8_t codes; /* records may be coded */
 	uint8_t coded_registered;
-	struct ofs_dma coded; /* a record for each caller's op */
+	struct ofs_dma coded;           /* a record for each caller's op */
+	struct ofs_store_found *values; /* [value_max] found by recovery, until they are taken */
+	uint32_t value_count;
+	uint32_t value_max;
 	uint8_t *plain; /* one payload: before it is moved into place, and when it is only checked */
 	struct ofs_store_stats stats;
 };
+
+/* values.c: -ENOMEM. */
+int ofs_store_note_value(struct ofs_store *store, uint32_t record, const struct ofs_value_tag *tag);
 
 /* geometry.c: sizes, limits and the error text for what exceeds them */
 int ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes);

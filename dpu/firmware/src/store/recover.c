@@ -13,6 +13,7 @@ struct recovery {
 	uint32_t cursor;
 	uint64_t sequence_max;
 	uint64_t now_s;
+	int rc; /* of what the trailers' reader could not do */
 };
 
 static int
@@ -97,6 +98,19 @@ note_place(struct ofs_store *store, uint32_t item)
 	segment->writing++;
 }
 
+/* Of a piece of a value: of any, since one that lacks others must be found too. */
+static void
+note_value(struct ofs_store *store, struct recovery *recovery, uint32_t item, const uint8_t *bytes)
+{
+	struct ofs_trailer trailer;
+	struct ofs_value_tag tag;
+
+	memcpy(&trailer, bytes, sizeof(trailer));
+	memcpy(&tag, bytes + OFS_VALUE_TAG_OFFSET, sizeof(tag));
+	if (ofs_value_tag_agrees(&tag, &trailer) && ofs_store_note_value(store, item, &tag) != 0)
+		recovery->rc = -ENOMEM;
+}
+
 static int
 seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes, int last)
 {
@@ -132,6 +146,7 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	record->coded_bytes = ofs_trailer_coded_bytes(&trailer);
 	record->state = OFS_RECORD_WRITING; /* a candidate */
 	note_place(store, item);
+	note_value(store, context, item, bytes);
 	return 0;
 }
 
@@ -287,6 +302,7 @@ ofs_store_recover(struct ofs_store *store, uint64_t now_s)
 	batch.next = next_trailer;
 	batch.seen = seen_trailer;
 	rc = ofs_batch_read(store, &batch);
+	rc = rc == 0 ? recovery.rc : rc;
 	if (rc != 0)
 		return rc;
 	doubt(store);

@@ -200,6 +200,7 @@ ofs_store_close(struct ofs_store *store)
 		ofs_dma_free(&store->memory);
 		ofs_coded_close(store);
 	}
+	free(store->values);
 	free(store->plain);
 	free(store->tenant_blocks);
 	free(store->wipes);

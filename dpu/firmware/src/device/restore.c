@@ -1,0 +1,71 @@
+/* What the store recovered, told to the core, and to the table of values. */
+#include "device/value_table.h"
+#include "internal.h"
+
+#define VALUES_BATCH 64
+
+/* Of two stores of a key that are both whole the later one counts: a crash came between its last
+ * piece and the end of the other. */
+static void
+restore_value(struct ofs_device *device, uint32_t tenant, const struct ofs_store_value *found)
+{
+	struct ofs_value *entry = ofs_value_find(&device->values, tenant, &found->key);
+	struct ofs_value value = {.store_key = found->store_key, .tenant = tenant};
+
+	value.name = (struct ofs_value_name){.key = found->key,
+		.length = found->length,
+		.generation = found->generation};
+	if (entry != NULL && entry->name.generation == found->generation)
+		return; /* another piece of it was here before */
+	if (!ofs_value_is_whole(device, tenant, &found->store_key, found->length)
+		|| (entry != NULL && (int32_t)(found->generation - entry->name.generation) < 0)
+		|| (entry == NULL && device->values.count >= device->config.value_max)) {
+		ofs_value_drop(device, tenant, &found->store_key);
+		return;
+	}
+	if (entry != NULL)
+		ofs_value_forget(device, entry);
+	ofs_value_insert(&device->values, &value);
+}
+
+static void
+restore_values(struct ofs_device *device, uint32_t tenant)
+{
+	struct ofs_store_value found[VALUES_BATCH];
+	int count;
+
+	while ((count = ofs_store_take_values(device->store, tenant, found, VALUES_BATCH)) > 0) {
+		for (int i = 0; i < count && device->values.entries != NULL; i++) {
+			if ((int32_t)(found[i].generation - device->values.generation) > 0)
+				device->values.generation = found[i].generation;
+			restore_value(device, tenant, &found[i]);
+		}
+	}
+}
+
+/* Tells the core which blocks the store recovered, each for its own tenant. */
+static int
+restore(struct ofs_device *device, uint32_t tenant)
+{
+	struct ofs_store_entry entries[OFS_DONE_BATCH];
+	uint64_t cursor = 0;
+	uint32_t chunk;
+	int count;
+
+	if (tenant >= device->tenant_count)
+		return -EINVAL;
+	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
+		for (int i = 0; i < count; i++) {
+			if (entries[i].tenant == tenant) {
+				/* -ENOSPC: the index is smaller than the store; the block becomes a miss. */
+				ofs_device_after_event(device,
+					ofs_core_block_restore(device->core, ofs_device_now_ns(device), tenant,
+						&entries[i].store_key, entries[i].layer, &chunk));
+			}
+		}
+	}
+	restore_values(device, tenant);
+	return 0;
+}
+
+OFS_DEVICE_CALL(restore, (uint32_t, tenant));

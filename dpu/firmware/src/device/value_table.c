@@ -1,0 +1,95 @@
+/*
+ * The table of values, from key to chunk, and what sessions of values may do. Linear probing; an
+ * entry that leaves is filled by those behind it, so that no search passes over a gap.
+ */
+#include "device/value_table.h"
+
+#include "internal.h"
+
+static uint32_t
+home_of(const struct ofs_values *values, uint32_t tenant, const struct ofs_key *key)
+{
+	uint64_t mixed = (key->lo ^ tenant) * 0x9e3779b97f4a7c15ull ^ key->hi;
+
+	return (uint32_t)(mixed * 0xc2b2ae3d27d4eb4full >> 32) & values->mask;
+}
+
+struct ofs_value *
+ofs_value_find(const struct ofs_values *values, uint32_t tenant, const struct ofs_key *key)
+{
+	if (values->entries == NULL)
+		return NULL;
+	for (uint32_t i = home_of(values, tenant, key);; i = (i + 1) & values->mask) {
+		struct ofs_value *entry = &values->entries[i];
+
+		if (entry->name.generation == 0)
+			return NULL;
+		if (entry->tenant == tenant && ofs_key_equal(&entry->name.key, key))
+			return entry;
+	}
+}
+
+void
+ofs_value_insert(struct ofs_values *values, const struct ofs_value *value)
+{
+	uint32_t i = home_of(values, value->tenant, &value->name.key);
+
+	assert(value->name.generation != 0 && values->count < values->mask);
+	while (values->entries[i].name.generation != 0)
+		i = (i + 1) & values->mask;
+	values->entries[i] = *value;
+	values->count++;
+}
+
+void
+ofs_value_remove(struct ofs_values *values, struct ofs_value *entry)
+{
+	uint32_t gap = (uint32_t)(entry - values->entries);
+
+	assert(entry->name.generation != 0 && values->count > 0);
+	values->count--;
+	for (uint32_t i = (gap + 1) & values->mask; values->entries[i].name.generation != 0;
+		 i = (i + 1) & values->mask) {
+		const struct ofs_value *next = &values->entries[i];
+		uint32_t home = home_of(values, next->tenant, &next->name.key);
+
+		/* It may not move before its home: from there on a search would miss it. */
+		if (((i - home) & values->mask) >= ((i - gap) & values->mask)) {
+			values->entries[gap] = *next;
+			gap = i;
+		}
+	}
+	values->entries[gap] = (struct ofs_value){0};
+}
+
+const struct ofs_value_name *
+ofs_device_value_of(const struct ofs_device *device, uint32_t session)
+{
+	return &device->sessions.entries[session].value;
+}
+
+bool
+ofs_device_is_piece(const struct ofs_device *device, const struct ofs_sqe *sqe)
+{
+	const struct ofs_device_session *state = &device->sessions.entries[sqe->session];
+	uint32_t payload = device->config.store.payload_size_bytes;
+	uint64_t before = (uint64_t)sqe->layer * payload;
+	uint64_t left;
+
+	if (state->role == OFS_VALUE_NO_ROLE)
+		return true;
+	if (state->role != OFS_VALUE_WRITES || before >= state->value.length)
+		return false;
+	left = state->value.length - before;
+	return sqe->ordinal == 0 && sqe->length == (left < payload ? left : payload);
+}
+
+bool
+ofs_device_value_stays(const struct ofs_device *device, uint32_t session)
+{
+	const struct ofs_device_session *state = &device->sessions.entries[session];
+	uint32_t tenant = device->ports.entries[state->port].tenant;
+	const struct ofs_value *entry = ofs_value_find(&device->values, tenant, &state->value.key);
+
+	return entry != NULL && entry->name.generation == state->value.generation;
+}

@@ -1,0 +1,14 @@
+/* device/value_table.h: the table of values.h; pointers into it hold until the next change. */
+#ifndef OFS_DEVICE_VALUE_TABLE_H
+#define OFS_DEVICE_VALUE_TABLE_H
+
+#include "device/values.h"
+
+/* NULL: the tenant has no such value. */
+struct ofs_value *ofs_value_find(const struct ofs_values *values, uint32_t tenant,
+	const struct ofs_key *key);
+/* Its key must not be there, and one entry must stay empty. */
+void ofs_value_insert(struct ofs_values *values, const struct ofs_value *value);
+void ofs_value_remove(struct ofs_values *values, struct ofs_value *entry);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * Values that recovery found: the tags of pieces, kept from open until the owner has taken
+ * them. The store itself knows blocks only.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define VALUES_MIN 64
+
+int
+ofs_store_note_value(struct ofs_store *store, uint32_t record, const struct ofs_value_tag *tag)
+{
+	struct ofs_store_found *found;
+
+	if (store->value_count == store->value_max) {
+		uint32_t max = store->value_max == 0 ? VALUES_MIN : 2 * store->value_max;
+
+		found = realloc(store->values, max * sizeof(*found));
+		if (found == NULL)
+			return -ENOMEM;
+		store->values = found;
+		store->value_max = max;
+	}
+	store->values[store->value_count++] = (struct ofs_store_found){.record = record,
+		.generation = tag->generation,
+		.length = tag->length,
+		.key = tag->key};
+	return 0;
+}
+
+static uint32_t
+tenant_of(const struct ofs_store *store, uint32_t record)
+{
+	return store->segments[record / store->records_per_segment].tenant;
+}
+
+int
+ofs_store_take_values(struct ofs_store *store, uint32_t tenant, struct ofs_store_value *values,
+	int max)
+{
+	uint32_t kept = 0;
+	int count = 0;
+
+	for (uint32_t i = 0; i < store->value_count; i++) {
+		const struct ofs_store_found *found = &store->values[i];
+		const struct ofs_store_record *record = &store->records[found->record];
+
+		if (record->state != OFS_RECORD_LIVE)
+			continue;
+		if (count == max || tenant_of(store, found->record) != tenant) {
+			store->values[kept++] = *found;
+			continue;
+		}
+		values[count++] = (struct ofs_store_value){.key = found->key,
+			.store_key = record->key,
+			.length = found->length,
+			.generation = found->generation};
+	}
+	store->value_count = kept;
+	if (kept == 0) {
+		free(store->values);
+		store->values = NULL;
+		store->value_max = 0;
+	}
+	return count;
+}

@@ -1,0 +1,159 @@
+"""Values under keys of 16 bytes, by the commands that the firmware has for them.
+
+A value is stored whole and read whole; a store replaces what its key had in one step, and a reader
+gets the bytes of one store. Its maximum is `arena.layers` blocks of the daemon. Every piece is
+checked as it is copied, so that what is returned is what was stored, or an error.
+
+One thread owns it, as it owns the fabric. What can fail: `BadInput` for a key, a value or a daemon
+that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a piece cannot be read.
+"""
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, RunFailed, StoreFull
+from offstage.bindings.fabric import Fabric, FetchRequest, Put, PutRequest
+from offstage.bindings.keys import block_keys
+from offstage.bindings.layouts import VALUE_ASK, constant, numbered
+
+__all__ = ["Values"]
+
+VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
+KEY_BYTES = 16
+ABSENT = -1
+FIRST = np.zeros(1, np.uint32)
+
+
+class Values:
+    """The values of one tenant, over a fabric of its own that it does not close."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        """Over `shm`, `verbs` or `nixl`; other fabrics carry no commands on values."""
+        self._fabric = fabric
+
+    def store(self, key: bytes, value: Any, *, keep: bool = False, over: bool = False) -> bool:
+        """Make these contiguous bytes the key's value. `keep`: only if it has none, `over`: only
+        if it has one; False: so nothing was stored."""
+        data = np.frombuffer(value, np.uint8)
+        flags = keep * constant("OFS_VALUE_KEEP") | over * constant("OFS_VALUE_OVER")
+        asks = _asks([key])
+        asks["length"], asks["flags"] = data.size, flags
+        told = self._fabric.values(VERBS["store"], asks)[0]
+        if _unwanted(told["rc"], keep, over):
+            return False
+        _refuse(told["rc"], f"a value of {data.size:,} bytes")
+        session = int(told["session"])
+        try:
+            self._write(session, data)
+            rc = self._end("commit", session)
+        except BaseException:
+            self._end("end", session)
+            raise
+        if rc:
+            self._end("end", session)
+        if _unwanted(rc, keep, over):
+            return False
+        _refuse(rc, "the commit of a value")
+        return True
+
+    def retrieve(self, key: bytes) -> bytes | None:
+        """The key's value; None: it has none."""
+        told = self._fabric.values(VERBS["retrieve"], _asks([key]))[0]
+        if told["rc"] == -errno.ENOENT:
+            return None
+        _refuse(told["rc"], "a value")
+        session = int(told["session"])
+        try:
+            return self._read(session, int(told["length"]), told["chunk"].tobytes())
+        finally:
+            self._end("end", session)
+
+    def lengths(self, keys: Sequence[bytes]) -> list[int]:
+        """The length of each key's value; -1: it has none."""
+        told = self._fabric.values(VERBS["exist"], _asks(keys))
+        for rc in told["rc"][told["rc"] != -errno.ENOENT]:
+            _refuse(rc, "a value")
+        found: list[int] = np.where(
+            told["rc"] == 0, told["length"].astype(np.int64), ABSENT
+        ).tolist()
+        return found
+
+    def delete(self, keys: Sequence[bytes]) -> list[bool]:
+        """Delete the value of each key: whether it had one. Who reads it reads on."""
+        told = self._fabric.values(VERBS["delete"], _asks(keys))
+        for rc in told["rc"][told["rc"] != -errno.ENOENT]:
+            _refuse(rc, "a value")
+        found: list[bool] = (told["rc"] == 0).tolist()
+        return found
+
+    def _end(self, verb: str, session: int) -> int:
+        asks = np.zeros(1, VALUE_ASK)
+        asks["session"] = session
+        return int(self._fabric.values(VERBS[verb], asks)["rc"][0])
+
+    def _write(self, session: int, data: NDArray[np.uint8]) -> None:
+        """Put all pieces, as many at once as the fabric takes. All have ended, also on an error."""
+        fabric, size = self._fabric, self._fabric.payload_size_bytes
+        flying: list[Put] = []
+        failed = 0
+        for layer in range(-(-data.size // size)):
+            if len(flying) == fabric.calls_max:
+                failed = int(fabric.put_end(flying.pop(0))[0]) or failed
+            piece = data[layer * size : (layer + 1) * size]
+            flying.append(fabric.put_begin(PutRequest(session, layer, FIRST, piece[None])))
+        for put in flying:
+            failed = int(fabric.put_end(put)[0]) or failed
+        _refuse(failed, "a piece of a value")
+
+    def _read(self, session: int, length: int, chunk: bytes) -> bytes:
+        fabric, size = self._fabric, self._fabric.payload_size_bytes
+        pieces = -(-length // size)
+        keys = block_keys([chunk], pieces)
+        rows = np.empty((pieces, size), np.uint8)
+        fabric.register(rows)
+        try:
+            for layer in range(pieces):
+                one = rows[layer : layer + 1]
+                got = fabric.fetch(FetchRequest(session, 1, layer, FIRST, keys[layer], one))
+                _refuse(int(got.rcs[0]), "a piece of a value")
+        finally:
+            fabric.unregister(rows)
+        return rows.reshape(-1)[:length].tobytes()
+
+
+def _asks(keys: Sequence[bytes]) -> NDArray[np.void]:
+    wrong = next((one for one in keys if len(one) != KEY_BYTES), None)
+    if wrong is not None:
+        raise BadInput(f"a key of {len(wrong)} bytes", "values", f"give {KEY_BYTES}")
+    asks = np.zeros(len(keys), VALUE_ASK)
+    asks["key"] = np.frombuffer(b"".join(keys), asks.dtype["key"])
+    return asks
+
+
+def _unwanted(rc: int, keep: bool, over: bool) -> bool:
+    return (keep and rc == -errno.EEXIST) or (over and rc == -errno.ENOENT)
+
+
+def _refuse(rc: int, what: str) -> None:
+    """Raise the error of a return code other than 0."""
+    code = -int(rc)
+    if code == 0:
+        return
+    if code == errno.ENOTSUP:
+        raise BadInput(
+            "the daemon stores nothing by key", "values", "set limits.values, and use fabric shm"
+        )
+    if code == errno.EMSGSIZE:
+        raise BadInput(f"{what} has more pieces than the arena has layers", "values", "cut it")
+    if code == errno.EINVAL:
+        raise BadInput(f"{what} is empty", "values", "leave it out")
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        raise StoreFull(
+            f"no room for {what}", "values", "raise limits.values, limits.sessions or storage.size"
+        )
+    name = errno.errorcode.get(code, str(code))
+    raise RunFailed(f"{what}: {name}", "values", "see the daemon's log", errno=code)

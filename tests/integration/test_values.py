@@ -1,0 +1,136 @@
+"""Are values under keys, over a live daemon, what a dict would hold: for two processes at once, and
+after the daemon was killed?"""
+
+import contextlib
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
+
+import offstage
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.host.endpoint import Endpoint
+from offstage.host.values import Values
+
+SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, (LAYERS - 1) * PAYLOAD + 9, LAYERS * PAYLOAD)
+OTHER = "blue"
+
+
+@contextlib.contextmanager
+def values(tier: Daemon, tenant: str = TENANT, fabric: str = "shm") -> Iterator[Values]:
+    if fabric == "shm":
+        with offstage.values(tier.endpoint, tenant=tenant, runtime_dir=tier.runtime_dir) as found:
+            yield found
+        return
+    control, opened = Endpoint(
+        tier.endpoint, tenant, fabric, runtime_dir=tier.runtime_dir, timeout_s=30.0
+    ).connect()
+    try:
+        yield Values(opened)
+    finally:
+        opened.close()
+        control.close()
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Daemon]:
+    with daemon(folder, (TENANT, OTHER), limits__values="256", limits__sessions="16") as tier:
+        yield tier
+
+
+def key(number: int) -> bytes:
+    return hashlib.blake2b(bytes([number]), digest_size=16).digest()
+
+
+def data(seed: int) -> bytes:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, SIZES[seed % len(SIZES)], np.uint8).tobytes()
+
+
+def test_values_are_what_a_dict_would_hold(tmp_path: Path) -> None:
+    """Of two tenants, and after a kill: everything that was committed is there."""
+    model: dict[tuple[str, int], int] = {}
+    choice = random.Random(1)
+    for _ in range(3):
+        with (
+            running(tmp_path) as tier,
+            values(tier) as red,
+            values(tier, OTHER) as blue,
+        ):
+            sides = {TENANT: red, OTHER: blue}
+            for tenant, side in sides.items():
+                found = side.lengths([key(number) for number in range(12)])
+                held = [model.get((tenant, number)) for number in range(12)]
+                assert found == [-1 if one is None else len(data(one)) for one in held]
+            for step in range(60):
+                at = (choice.choice([TENANT, OTHER]), choice.randrange(12))
+                side, name = sides[at[0]], key(at[1])
+                kind = choice.randrange(4)
+                if kind == 0:
+                    assert side.store(name, data(step)) and not side.store(name, b"x", keep=True)
+                    model[at] = step
+                elif kind == 1:
+                    assert side.store(name, data(step), over=True) == (at in model)
+                    model = {**model, at: step} if at in model else model
+                elif kind == 2:
+                    assert side.delete([name]) == [model.pop(at, None) is not None]
+                else:
+                    expected = data(model[at]) if at in model else None
+                    assert side.retrieve(name) == expected
+            tier.process.kill()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1].split(":")
+from test_values import data, key, values
+from types import SimpleNamespace
+tier = SimpleNamespace(endpoint=sys.argv[2], runtime_dir=Path(sys.argv[3]))
+with values(tier) as mine:
+    for seed in range(150):
+        mine.store(key(1), data(seed))
+"""
+
+
+def test_a_reader_beside_a_writer_gets_one_store_whole(tmp_path: Path) -> None:
+    """A second process replaces a value 150 times; what is read meanwhile is one of its values."""
+    stores = {data(seed) for seed in range(150)}
+    with running(tmp_path) as tier, values(tier) as mine:
+        assert mine.store(key(1), data(0))
+        place = ":".join([str(Path(__file__).parent), *filter(None, sys.path)])
+        words = [sys.executable, "-c", WRITER, place, tier.endpoint, str(tier.runtime_dir)]
+        with subprocess.Popen(words, env=os.environ) as writer:
+            seen = set()
+            while writer.poll() is None:
+                found = mine.retrieve(key(1))
+                assert found in stores
+                seen.add(found)
+        assert writer.returncode == 0 and len(seen) > 3
+        assert mine.retrieve(key(1)) == data(149)
+
+
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    """No other fabric carries these commands, and a daemon without values says so."""
+    with running(tmp_path) as tier, values(tier) as mine:
+        for wrong, says in (
+            (lambda: mine.store(b"short", b"x"), "a key of 5 bytes"),
+            (lambda: mine.store(key(1), b""), "is empty"),
+            (lambda: mine.store(key(1), bytes(LAYERS * PAYLOAD + 1)), "more pieces than the arena"),
+        ):
+            with pytest.raises(BadInput, match=says) as error:
+                wrong()
+            assert "\n" not in str(error.value)
+        with values(tier, fabric="zmq") as far, pytest.raises(BadInput, match="nothing by key"):
+            far.lengths([key(1)])
+        assert mine.store(key(1), b"x") and mine.retrieve(key(1)) == b"x"
+    with daemon(tmp_path, (TENANT, OTHER)) as tier, values(tier) as none:
+        with pytest.raises(OffstageError, match=r"limits\.values"):
+            none.retrieve(key(1))

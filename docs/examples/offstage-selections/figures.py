@@ -175,9 +175,10 @@ def main() -> None:
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
     print("\n".join(["at 32K", *long]))
-    judges = [one for one in sorted(DATA.glob("judge-*.parquet")) if not one.stem.endswith(LONG)]
+    judges = sorted(DATA.glob("judge-*.parquet"))
     print("\n".join(budgeted(text, out) for text in judges))
-    print("\n".join(["budgets", *curve(judges, out)]))
+    short = [one for one in judges if not one.stem.endswith(LONG)]
+    print("\n".join(["budgets", *curve(short, out)]))
 
 
 if __name__ == "__main__":

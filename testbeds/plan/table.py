@@ -229,12 +229,12 @@ def dpu_lines(plan: Plan) -> list[str]:
         sooner = "sooner" if wait.value < 0 else "later"
         time = "at the same time" if same else f"{shown(_positive(wait), 's')} {sooner}"
         found.append(
-            f"flash behind a DPU against {label(one.base)}: dollars {more(one.usd)}, "
+            f"Flash behind a DPU against {label(one.base)}: dollars {more(one.usd)}, "
             f"first token {time}" + _verdict(one.usd, wait, same)
         )
     if found:
         found.append(
-            "a plan has no value for what a DPU does besides: blocks staged before they are asked "
+            "A plan has no value for what a DPU does besides: blocks staged before they are asked "
             "for (offstage demo), cores of the host, one copy for all hosts"
         )
     return found

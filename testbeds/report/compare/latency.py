@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from offstage.asic_model.result import Times
 from offstage.testbeds.report.compare.columns import Column, UnitFigures
-from offstage.testbeds.report.compare.style import colours, line_style, unit_colours
+from offstage.testbeds.report.compare.style import UNITS_MAX, colours, line_style, unit_colours
 from offstage.testbeds.report.page.numbers import clock_ns
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
 from offstage.testbeds.report.page.plot import Plot
@@ -103,15 +103,13 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
     shown = [one for one in columns if any(unit.ns_p50 or unit.ns_p99 for unit in one.units)]
     if not shown:
         return None
-    names = list(
-        dict.fromkeys(
-            unit.name
-            for one in shown
-            for unit in one.units
-            if any(_share(one, unit, figure) >= SHOWN_FROM for figure, _ in QUANTILES)
-        )
+    shares = _largest_shares(shown)
+    named = sorted(
+        (one for one in shares if shares[one] >= SHOWN_FROM), key=lambda one: -shares[one]
     )
+    names = [one for one in shares if one in named[:UNITS_MAX]]
     shades = unit_colours(names)
+    others = len(names) < len(shares)
     height = 1.5 + 0.42 * len(shown) + 0.2 * (len(names) // 8)
 
     def draw(drawn: Picture) -> None:
@@ -124,8 +122,9 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
             axes.grid(False)
         pair[0].set_yticks(range(len(shown)), [f"{one.label}\n({one.provenance})" for one in shown])
         pair[0].invert_yaxis()
-        handles = [_key(shades[name]) for name in names]
-        drawn.keys(handles, names, loc="outside lower center", ncols=min(6, len(names)))
+        handles = [_key(shades[name]) for name in names] + [_key(colour("line"))] * others
+        keys = [*names, *["others"] * others]
+        drawn.keys(handles, keys, loc="outside lower center", ncols=min(6, len(keys)))
 
     said = "Time of a fetch by unit, at the median and at the 99th percentile"
     return Plot(
@@ -135,6 +134,16 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
         height=height,
         scroll=True,
     )
+
+
+def _largest_shares(columns: Sequence[Column]) -> dict[str, float]:
+    """Of each unit, in the order of a fetch: the largest share that it has of any bar."""
+    found: dict[str, float] = {}
+    for column in columns:
+        for unit in column.units:
+            share = max(_share(column, unit, figure) for figure, _ in QUANTILES)
+            found[unit.name] = max(share, found.get(unit.name, 0.0))
+    return found
 
 
 def _stack(

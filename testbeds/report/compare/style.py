@@ -6,7 +6,7 @@ from typing import Any
 from offstage.testbeds.report.compare.columns import Column
 from offstage.testbeds.report.page.pictures import LINE_STYLES, colour
 
-__all__ = ["colours", "line_style", "unit_colours", "variables"]
+__all__ = ["UNITS_MAX", "colours", "line_style", "unit_colours", "variables"]
 
 # The measured device has the page's accent; its model is grey; the rest in order.
 MEASURED, OWN_MODEL = "set-shared", "set-none"
@@ -25,6 +25,7 @@ UNITS = (
     "end-cold",
     "end-policy",
 )
+UNITS_MAX = len(UNITS)
 
 
 def variables(columns: Sequence[Column]) -> list[str]:
@@ -52,5 +53,5 @@ def line_style(column: Column) -> Any:
 
 
 def unit_colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each unit, in the order of a fetch."""
-    return {name: colour(UNITS[at % len(UNITS)]) for at, name in enumerate(names)}
+    """A colour of its own for each of at most `UNITS_MAX` units, in the order of a fetch."""
+    return {name: colour(shade) for name, shade in zip(names, UNITS[: len(names)], strict=True)}

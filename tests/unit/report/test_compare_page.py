@@ -2,10 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 from compare_synthetic import comparison
 
+from offstage.testbeds.report.compare.columns import UnitFigures
 from offstage.testbeds.report.compare.page import render
+from offstage.testbeds.report.compare.style import UNITS_MAX, unit_colours
 
 PICTURES = {
     "throughput": ("GPUs that share one device", "tokens/s of all of them", "asic_7nm"),
@@ -35,3 +38,21 @@ def test_every_picture_has_axes_with_units_and_provenance(page: str, name: str) 
     assert "<svg" in section[0]
     for text in PICTURES[name]:
         assert text in section[0], text
+
+
+def test_no_two_units_of_a_chart_have_one_colour() -> None:
+    """Of fifteen units as many as there are colours have one each, the largest; the rest is grey,
+    and the legend says so."""
+    whole = comparison()
+    units = [UnitFigures(name=f"unit {n}", ns_p50=10.0 + n, ns_p99=20.0 + n) for n in range(15)]
+    page = render(
+        msgspec.structs.replace(
+            whole, columns=[msgspec.structs.replace(one, units=units) for one in whole.columns]
+        )
+    )
+    section = re.search(r'<section id="waterfall".*?</section>', page, re.DOTALL)
+    assert section is not None
+    shown = {f"unit {n}" for n in range(15) if f">unit {n}<" in section[0]}
+    assert shown == {f"unit {n}" for n in range(15 - UNITS_MAX, 15)}
+    assert ">others<" in section[0]
+    assert len(set(unit_colours([one.name for one in units[:UNITS_MAX]]).values())) == UNITS_MAX

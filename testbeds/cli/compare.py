@@ -33,6 +33,14 @@ AsicOption = Annotated[
         "are always there",
     ),
 ]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="the arm of a demo to compare, as its report names it; default: the first",
+    ),
+]
 LoadOption = Annotated[
     str,
     typer.Option(
@@ -61,6 +69,7 @@ def compare(
         typer.Option("--calibration", help="the file that `offstage asic validate --out` wrote"),
     ] = None,
     load: LoadOption = "",
+    policy: PolicyOption = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Compare chips with BlueFields at a load of many GPUs, on the decisions of a recorded run.
@@ -79,10 +88,10 @@ def compare(
         calibration=calibration,
         command=shlex.join(["offstage", *sys.argv[1:]]),
     )
-    _compare(runs, plan, out, form)
+    _compare(runs, policy, plan, out, form)
 
 
-def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
+def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Format) -> None:
     """Write a page per run and print its table."""
     from rich.console import Group, RenderableType
     from rich.text import Text
@@ -93,7 +102,7 @@ def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
     from offstage.testbeds.report.compare.page import noted, write_comparison
     from offstage.testbeds.report.compare.table import console_table
 
-    found = runs_of(runs)
+    found = runs_of(runs, policy)
     texts: list[RenderableType] = []
     results: list[ComparedRun] = []
     with shown(len(found) * plan.stage_count) as progress:

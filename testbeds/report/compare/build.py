@@ -27,7 +27,12 @@ from offstage.testbeds.report.compare.columns import Column, Comparison
 from offstage.testbeds.report.compare.effect import FEW_DRAWS, Load, figures_at
 from offstage.testbeds.report.compare.measured import measured_column
 from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
-from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
+from offstage.testbeds.report.compare.recorded import (
+    Recorded,
+    find_runs,
+    read_run,
+    with_policy,
+)
 from offstage.testbeds.report.compare.sentence import BASELINES, answer
 from offstage.testbeds.report.compare.vary import Varied, vary
 from offstage.testbeds.report.run.page import setup_line
@@ -84,10 +89,10 @@ class Plan:
         return 2 + (self.samples > 0) + self.deep
 
 
-def runs_of(folders: Sequence[Path]) -> list[Recorded]:
-    """Every recorded run under the folders; of each folder's runs the first. BadInput as in
+def runs_of(folders: Sequence[Path], policy: str = "") -> list[Recorded]:
+    """A recorded run of each folder: the first, or the first with this policy. BadInput as in
     `recorded`."""
-    return [read_run(find_runs(folder)[0]) for folder in folders]
+    return [read_run(with_policy(find_runs(folder), policy)[0]) for folder in folders]
 
 
 def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:

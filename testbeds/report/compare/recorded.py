@@ -6,13 +6,14 @@ write into the same one, which adds the host's figures. A run that cannot be com
 one line: a folder without a log, a log with a hole, a run of another version.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from offstage import __version__
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
 from offstage.bindings.stages import StageTimes
@@ -20,7 +21,7 @@ from offstage.dpu.watch.busy import BusyShares
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
-__all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run"]
+__all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run", "with_policy"]
 
 LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
 CONSTRUCTED = Note(
@@ -107,6 +108,20 @@ def find_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise BadInput("no such folder", str(folder), FIX)
     raise BadInput("the run has no decision log", str(folder), FIX)
+
+
+def with_policy(runs: Sequence[Path], policy: str) -> list[Path]:
+    """The runs with this policy, by its name in the report; all of them for "". BadInput, with the
+    nearest, if there is none."""
+    names = {path: path.name.partition("-")[2] for path in runs}
+    found = [path for path in runs if not policy or names[path] == policy.replace("+", "-")]
+    if not found:
+        raise BadInput(
+            f"no run with the policy {policy!r}",
+            str(runs[0].parent),
+            nearest(policy, dict.fromkeys(names.values())),
+        )
+    return found
 
 
 def read_run(path: Path) -> Recorded:

@@ -15,7 +15,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.report.compare import validate
 from offstage.testbeds.report.compare.build import Plan
 from offstage.testbeds.report.compare.effect import Load
-from offstage.testbeds.report.compare.recorded import find_runs, read_run
+from offstage.testbeds.report.compare.recorded import find_runs, read_run, with_policy
 
 RECORD: dict[str, Any] = {
     "version": __version__,
@@ -40,6 +40,16 @@ def test_a_demo_has_its_measured_run_first(tmp_path: Path) -> None:
     assert find_runs(measured) == [measured]
     run = read_run(measured)
     assert run.provenance == "measured" and run.result is None
+
+
+def test_a_policy_is_named_as_the_report_names_it(tmp_path: Path) -> None:
+    """The measured run of it comes first; of one that was not run the nearest is named."""
+    for name in ("emulated-window-ema", "measured-none", "measured-window-ema"):
+        recorded(tmp_path / "records" / name)
+    found = with_policy(find_runs(tmp_path), "window+ema")
+    assert [path.name for path in found] == ["measured-window-ema", "emulated-window-ema"]
+    with pytest.raises(BadInput, match="did you mean 'window-ema'"):
+        with_policy(find_runs(tmp_path), "windowema")
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a p
 """
 
 import errno
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
-from offstage.bindings.fabric import Fabric, FetchRequest, Put, PutRequest
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, Put, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import VALUE_ASK, constant, numbered
 
@@ -96,33 +97,46 @@ class Values:
         return int(self._fabric.values(VERBS[verb], asks)["rc"][0])
 
     def _write(self, session: int, data: NDArray[np.uint8]) -> None:
-        """Put all pieces, as many at once as the fabric takes. All have ended, also on an error."""
         fabric, size = self._fabric, self._fabric.payload_size_bytes
-        flying: list[Put] = []
-        failed = 0
-        for layer in range(-(-data.size // size)):
-            if len(flying) == fabric.calls_max:
-                failed = int(fabric.put_end(flying.pop(0))[0]) or failed
+
+        def begin(layer: int) -> Put:
             piece = data[layer * size : (layer + 1) * size]
-            flying.append(fabric.put_begin(PutRequest(session, layer, FIRST, piece[None])))
-        for put in flying:
-            failed = int(fabric.put_end(put)[0]) or failed
-        _refuse(failed, "a piece of a value")
+            return fabric.put_begin(PutRequest(session, layer, FIRST, piece[None]))
+
+        _refuse(self._each(-(-data.size // size), begin, fabric.put_end), "a piece of a value")
 
     def _read(self, session: int, length: int, chunk: bytes) -> bytes:
         fabric, size = self._fabric, self._fabric.payload_size_bytes
         pieces = -(-length // size)
         keys = block_keys([chunk], pieces)
         rows = np.empty((pieces, size), np.uint8)
+
+        def begin(layer: int) -> Fetch:
+            row = rows[layer : layer + 1]
+            return fabric.fetch_begin(FetchRequest(session, 1, layer, FIRST, keys[layer], row))
+
         fabric.register(rows)
         try:
-            for layer in range(pieces):
-                one = rows[layer : layer + 1]
-                got = fabric.fetch(FetchRequest(session, 1, layer, FIRST, keys[layer], one))
-                _refuse(int(got.rcs[0]), "a piece of a value")
+            failed = self._each(pieces, begin, lambda one: fabric.fetch_end(one).rcs)
         finally:
             fabric.unregister(rows)
+        _refuse(failed, "a piece of a value")
         return rows.reshape(-1)[:length].tobytes()
+
+    def _each(
+        self, count: int, begin: Callable[[int], Any], end: Callable[[Any], NDArray[np.int32]]
+    ) -> int:
+        """Begin a call for each piece, as many at once as the fabric takes, and end them all: the
+        last return code other than 0."""
+        flying: deque[Any] = deque()
+        failed = 0
+        for layer in range(count):
+            if len(flying) == self._fabric.calls_max:
+                failed = int(end(flying.popleft())[0]) or failed
+            flying.append(begin(layer))
+        while flying:
+            failed = int(end(flying.popleft())[0]) or failed
+        return failed
 
 
 def _asks(keys: Sequence[bytes]) -> NDArray[np.void]:

@@ -9,6 +9,7 @@ that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a p
 """
 
 import errno
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = ["Values"]
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
 KEY_BYTES = 16
 ABSENT = -1
+COMMIT_S, PAUSE_S = 10.0, 0.001
 FIRST = np.zeros(1, np.uint32)
 
 
@@ -50,7 +52,7 @@ class Values:
         session = int(told["session"])
         try:
             self._write(session, data)
-            rc = self._end("commit", session)
+            rc = self._commit(session)
         except BaseException:
             self._end("end", session)
             raise
@@ -90,6 +92,13 @@ class Values:
             _refuse(rc, "a value")
         found: list[bool] = (told["rc"] == 0).tolist()
         return found
+
+    def _commit(self, session: int) -> int:
+        """Asks again while a piece is not on the drive, as where no sessions share."""
+        until_s = time.monotonic() + COMMIT_S
+        while (rc := self._end("commit", session)) == -errno.EAGAIN and time.monotonic() < until_s:
+            time.sleep(PAUSE_S)
+        return rc
 
     def _end(self, verb: str, session: int) -> int:
         asks = np.zeros(1, VALUE_ASK)

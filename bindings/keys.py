@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.firmware import ffi, lib
 
-__all__ = ["block_keys", "checksum", "checksums"]
+__all__ = ["block_keys", "checksum", "checksums", "value_key"]
 
 
 def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint64]:
@@ -32,6 +32,13 @@ def _layer_words(layer_count: int) -> NDArray[np.uint64]:
         words[layer, 0] = folded.lo, folded.hi
     words.flags.writeable = False
     return words
+
+
+def value_key(volume: bytes, key: bytes) -> bytes:
+    """The 16 bytes that name, in the tenant, what a volume (16 bytes) has under `key` (1 to 16)."""
+    named: Any = ffi.new("struct ofs_key *")
+    lib.ofs_value_key(volume, key, len(key), named)
+    return bytes(ffi.buffer(named))
 
 
 def checksum(data: bytes | memoryview | NDArray[Any]) -> int:

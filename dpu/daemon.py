@@ -33,6 +33,7 @@ from offstage.dpu.control.pod_member import PodMember
 from offstage.dpu.control.replies import Waiting
 from offstage.dpu.control.service import Service
 from offstage.dpu.control.store_moves import Moves
+from offstage.dpu.control.volumes import Volumes
 from offstage.dpu.log import Log
 from offstage.dpu.process import say_ready
 from offstage.dpu.protocol.status import DeviceReport
@@ -178,6 +179,9 @@ class Daemon:
             self.drain,
             self.log,
         )
+        service = self.service
+        volumes = Volumes(config, hosts, service.ports, service.quotas, self.drain, service.leave)
+        self.attachments.serve_volumes(volumes.open)
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )
@@ -298,6 +302,8 @@ class Daemon:
             self._watch()
         for handed in self.attachments.serve(ready):
             self.hosts.took(handed)
+        for ticket in self.attachments.left():
+            self.service.leave(self.hosts.find(ticket), "left")
         for pidfd, host in processes.items():  # a new one may reuse a number in `ready`
             if pidfd in ready:
                 self.service.leave(host, "process gone")

@@ -1,8 +1,9 @@
-"""Values under keys of 16 bytes, by the commands that the firmware has for them.
+"""Values under keys of 1 to 16 bytes, by the commands that the firmware has for them.
 
 A value is stored whole and read whole; a store replaces what its key had in one step, and a reader
-gets the bytes of one store. Its maximum is `arena.layers` blocks of the daemon. Every piece is
-checked as it is copied, so that what is returned is what was stored, or an error.
+gets the bytes of one store. A *volume* of 16 bytes has keys of its own. The maximum of a value is
+`arena.layers` blocks of the daemon. Every piece is checked as it is copied, so that what is
+returned is what was stored, or an error.
 
 One thread owns it, as it owns the fabric. What can fail: `BadInput` for a key, a value or a daemon
 that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a piece cannot be read.
@@ -19,31 +20,34 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, Put, PutRequest
-from offstage.bindings.keys import block_keys
+from offstage.bindings.keys import block_keys, value_key
 from offstage.bindings.layouts import VALUE_ASK, constant, numbered
 
 __all__ = ["Values"]
 
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
-KEY_BYTES = 16
+KEY_BYTES_MAX = VOLUME_BYTES = 16
 ABSENT = -1
 COMMIT_S, PAUSE_S = 10.0, 0.001
 FIRST = np.zeros(1, np.uint32)
 
 
 class Values:
-    """The values of one tenant, over a fabric of its own that it does not close."""
+    """The values of one tenant's volume, over a fabric of its own that it does not close."""
 
-    def __init__(self, fabric: Fabric) -> None:
-        """Over `shm`, `verbs` or `nixl`; other fabrics carry no commands on values."""
-        self._fabric = fabric
+    def __init__(self, fabric: Fabric, volume: bytes = bytes(VOLUME_BYTES)) -> None:
+        """Over `shm`, `verbs` or `nixl`; other fabrics carry no commands on values. `volume` is
+        what libdoca_kv calls an NGUID; zeros are the one that has no name."""
+        if len(volume) != VOLUME_BYTES:
+            raise BadInput(f"a volume of {len(volume)} bytes", "values", f"give {VOLUME_BYTES}")
+        self._fabric, self._volume = fabric, volume
 
     def store(self, key: bytes, value: Any, *, keep: bool = False, over: bool = False) -> bool:
         """Make these contiguous bytes the key's value. `keep`: only if it has none, `over`: only
         if it has one; False: so nothing was stored."""
         data = np.frombuffer(value, np.uint8)
         flags = keep * constant("OFS_VALUE_KEEP") | over * constant("OFS_VALUE_OVER")
-        asks = _asks([key])
+        asks = self._asks([key])
         asks["length"], asks["flags"] = data.size, flags
         told = self._fabric.values(VERBS["store"], asks)[0]
         if _unwanted(told["rc"], keep, over):
@@ -65,7 +69,7 @@ class Values:
 
     def retrieve(self, key: bytes) -> bytes | None:
         """The key's value; None: it has none."""
-        told = self._fabric.values(VERBS["retrieve"], _asks([key]))[0]
+        told = self._fabric.values(VERBS["retrieve"], self._asks([key]))[0]
         if told["rc"] == -errno.ENOENT:
             return None
         _refuse(told["rc"], "a value")
@@ -77,7 +81,7 @@ class Values:
 
     def lengths(self, keys: Sequence[bytes]) -> list[int]:
         """The length of each key's value; -1: it has none."""
-        told = self._fabric.values(VERBS["exist"], _asks(keys))
+        told = self._fabric.values(VERBS["exist"], self._asks(keys))
         for rc in told["rc"][told["rc"] != -errno.ENOENT]:
             _refuse(rc, "a value")
         found: list[int] = np.where(
@@ -87,11 +91,22 @@ class Values:
 
     def delete(self, keys: Sequence[bytes]) -> list[bool]:
         """Delete the value of each key: whether it had one. Who reads it reads on."""
-        told = self._fabric.values(VERBS["delete"], _asks(keys))
+        told = self._fabric.values(VERBS["delete"], self._asks(keys))
         for rc in told["rc"][told["rc"] != -errno.ENOENT]:
             _refuse(rc, "a value")
         found: list[bool] = (told["rc"] == 0).tolist()
         return found
+
+    def _asks(self, keys: Sequence[bytes]) -> NDArray[np.void]:
+        wrong = next((one for one in keys if not 0 < len(one) <= KEY_BYTES_MAX), None)
+        if wrong is not None:
+            raise BadInput(
+                f"a key of {len(wrong)} bytes", "values", f"give 1 to {KEY_BYTES_MAX} bytes"
+            )
+        asks = np.zeros(len(keys), VALUE_ASK)
+        names = b"".join(value_key(self._volume, key) for key in keys)
+        asks["key"] = np.frombuffer(names, asks.dtype["key"])
+        return asks
 
     def _commit(self, session: int) -> int:
         """Asks again while a piece is not on the drive, as where no sessions share."""
@@ -146,15 +161,6 @@ class Values:
         while flying:
             failed = int(end(flying.popleft())[0]) or failed
         return failed
-
-
-def _asks(keys: Sequence[bytes]) -> NDArray[np.void]:
-    wrong = next((one for one in keys if len(one) != KEY_BYTES), None)
-    if wrong is not None:
-        raise BadInput(f"a key of {len(wrong)} bytes", "values", f"give {KEY_BYTES}")
-    asks = np.zeros(len(keys), VALUE_ASK)
-    asks["key"] = np.frombuffer(b"".join(keys), asks.dtype["key"])
-    return asks
 
 
 def _unwanted(rc: int, keep: bool, over: bool) -> bool:

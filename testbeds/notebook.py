@@ -119,11 +119,13 @@ def values(
     endpoint: str = "tcp://127.0.0.1:7411",
     *,
     tenant: str = "default",
+    volume: bytes = bytes(16),
     secret: bytes | Path | None = None,
     runtime_dir: Path | None = None,
 ) -> "Iterator[Values]":
-    """A tenant's values under keys of 16 bytes, at a daemon of this machine (`limits.values`):
-    `store`, `retrieve`, `lengths`, `delete`. endpoint, secret: as of `connect`."""
+    """The values that a volume of a tenant has under keys of 1 to 16 bytes, at a daemon of this
+    machine (`limits.values`): `store`, `retrieve`, `lengths`, `delete`. endpoint, secret: as of
+    `connect`."""
     from offstage.host.endpoint import Endpoint
     from offstage.host.values import Values
 
@@ -131,7 +133,7 @@ def values(
         endpoint, tenant=tenant, secret=secret, runtime_dir=runtime_dir, name="values"
     ).connect()
     try:
-        yield Values(fabric)
+        yield Values(fabric, volume)
     finally:
         fabric.close()
         control.close()

@@ -19,6 +19,7 @@ from offstage.dpu.config.values import Config
 from offstage.dpu.protocol import OPERATOR
 
 __all__ = [
+    "NGUID",
     "Derived",
     "check_endpoint",
     "core_policy",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NGUID = re.compile("[0-9a-f]{32}")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
 CORE_READS_MAX = 16_384
@@ -185,6 +187,9 @@ def _check_tenants(config: Config, where: str) -> None:
             raise BadInput("both secret and secret_file are given", which, "remove one")
         if tenant.sharing == "user":
             _check_users(config, tenant, which)
+        wrong = next((one for one in tenant.volumes if not NGUID.fullmatch(one)), None)
+        if wrong is not None:
+            raise BadInput(f"{wrong!r} is no NGUID", which, "write 32 digits of 0-9 and a-f")
 
 
 def _check_users(config: Config, tenant: Tenant, which: str) -> None:
@@ -200,6 +205,12 @@ def _check_users(config: Config, tenant: Tenant, which: str) -> None:
             "sharing is 'user', which shm alone can keep",
             which,
             "add shm to daemon.fabrics, or leave sharing out",
+        )
+    if config.limits.values:
+        raise BadInput(
+            "sharing is 'user', and values under keys are the whole tenant's",
+            which,
+            "leave limits.values out, or give each user a tenant",
         )
 
 

@@ -416,6 +416,10 @@ class Tenant(Settings, frozen=True):
         about("users of this machine who may attach over shm; empty, like groups: the daemon's"),
     ] = ()
     groups: Annotated[tuple[str, ...], about("groups whose members may attach too")] = ()
+    volumes: Annotated[
+        tuple[str, ...],
+        about("volumes of values by their NGUIDs, 32 hexadecimal digits each; empty: any"),
+    ] = ()
     sharing: Annotated[
         Literal["tenant", "user"],
         about("who is served whose bytes; user: each user only what that user put, over shm alone"),

@@ -2,6 +2,8 @@
 the ZMQ fabric.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from offstage.bindings.attachment import Attachment
@@ -11,8 +13,8 @@ from offstage.dpu.control.ports import Offer
 from offstage.dpu.control.zmq_fabric import ZmqFabric
 from offstage.dpu.log import Log
 from offstage.dpu.sockets.control_socket import ControlSocket
-from offstage.dpu.sockets.door import door_of, shared
-from offstage.dpu.sockets.fd_passing import FdPassing, Handed
+from offstage.dpu.sockets.door import Peer, door_of, shared
+from offstage.dpu.sockets.fd_passing import FdPassing, Handed, Volume
 from offstage.dpu.sockets.gate import Gate
 
 __all__ = ["Attachments"]
@@ -44,6 +46,15 @@ class Attachments:
     def serve(self, ready: set[int]) -> list[Handed]:
         """Hand out descriptors for valid tokens; returns the hosts that took theirs."""
         return [handed for one in self._hand_outs.values() for handed in one.serve(ready)]
+
+    def left(self) -> list[bytes]:
+        """The tickets of hosts of volumes that have closed their connection."""
+        return [ticket for one in self._hand_outs.values() for ticket in one.left()]
+
+    def serve_volumes(self, open_volume: Callable[[str, str, Peer, bool], Volume]) -> None:
+        """From now on a volume is opened by this, which is given the tenant's name first."""
+        for name, one in self._hand_outs.items():
+            one.open_volume = partial(open_volume, name)
 
     def expire(self) -> None:
         """Drop attachments that were not fetched in time."""

@@ -83,7 +83,7 @@ class Service:
         self.policy = config.policy
         tenants = {tenant.name: tenant for tenant in config.tenants}
         self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
-        self._ports = Ports(config, derived, device, hosts, attachments, connects, self.quotas, log)
+        self.ports = Ports(config, derived, device, hosts, attachments, connects, self.quotas, log)
         self._spending = Spending(config, device, log)
         self.pod: PodMember | None = None
         self.started_s = time.monotonic()
@@ -141,7 +141,7 @@ class Service:
         """The host leaves or has died: reclaim everything."""
         self.attachments.forget(host.ticket)
         self.hosts.remove(host, reason)
-        self._ports.left(host.fabric)
+        self.ports.left(host.fabric)
 
     def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
         version = negotiate(request.versions)
@@ -205,10 +205,10 @@ class Service:
     @_answers
     def _attach(self, request: p.Attach, host: Host) -> p.Attached:
         if request.again:
-            return self._ports.attach_again(host, request.fabric)
+            return self.ports.attach_again(host, request.fabric)
         if host.port is None and self.drain.refuses:
             raise draining()
-        return self._ports.attach(host, request.fabric)
+        return self.ports.attach(host, request.fabric)
 
     @_answers
     def _session_open(self, request: p.SessionOpen, host: Host) -> p.Opened:
@@ -370,12 +370,12 @@ class Service:
 
     @_answers
     def _fabric_open(self, request: p.FabricOpen, host: Host) -> p.Ok:
-        self._ports.open_fabric(request.fabric, request.endpoint)
+        self.ports.open_fabric(request.fabric, request.endpoint)
         return p.Ok()
 
     @_answers
     def _fabric_shut(self, request: p.FabricShut, host: Host) -> p.Ok:
-        self._ports.shut_fabric(request.fabric)
+        self.ports.shut_fabric(request.fabric)
         return p.Ok()
 
     @_answers
@@ -416,13 +416,13 @@ class Service:
                     quota: QuotaUse(has=has, most=most)
                     for quota, has, most in used(self.quotas.figures(host.tenant))
                 },
-                tenant_hosts=self._ports.hosts_of(host.tenant),
+                tenant_hosts=self.ports.hosts_of(host.tenant),
                 store_payload_bytes=self._store_payload_bytes(),
             )
         return msgspec.structs.replace(
             status,
             move=self.device.move_status(),
-            fabrics=self._ports.look(),
+            fabrics=self.ports.look(),
             device=self.worn(self.device.status()),
             stages={
                 name: msgspec.structs.replace(stage, buckets=msgspec.UNSET)

@@ -5,22 +5,30 @@ it presents. A host connects, sends the one-time token of its attach and a newli
 `ok` with the descriptors of its attachment by SCM_RIGHTS. The kernel identifies the peer
 (SO_PEERCRED), and a pidfd reports when its process has exited. One thread owns it, the daemon's
 loop; nothing here blocks.
+
+A host that only stores and retrieves values needs no login: it sends `volume NGUID` instead of a
+token, gets `ok VALUE_BYTES_MAX SIZE_BYTES`, a newline and the blob with the descriptors, and stays
+attached until it closes the connection. `look NGUID` is answered by the first line alone, and a
+refusal by `refused ERRNO: WORDS`.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.log import Log
 from offstage.dpu.sockets.door import Door, Peer, peer_of
 
-__all__ = ["FdPassing", "Handed"]
+__all__ = ["FdPassing", "Handed", "OpenVolume", "Volume"]
 
 TOKEN_LIFE_S = 10.0
 GREETING_MAX = 128  # bytes of a token with its newline
@@ -40,6 +48,22 @@ class Handed:
     user: int
 
 
+class Volume(NamedTuple):
+    """A volume of values: its limits, and the token of an attachment to it; empty for a look."""
+
+    value_bytes_max: int
+    size_bytes: int
+    token: str = ""
+
+
+OpenVolume = Callable[[str, Peer, bool], Volume]
+"""A volume by its NGUID for this process, attached or not; OffstageError: there is none."""
+
+
+def _no_volume(nguid: str, peer: Peer, attach: bool) -> Volume:
+    raise BadInput("no such volume", nguid, "ask a daemon that has volumes")
+
+
 @dataclass
 class _Waiting:
     connection: socket.socket
@@ -55,6 +79,9 @@ class FdPassing:
         """Listen at `path`; BadInput where a socket there cannot be made."""
         self.path, self._door = path, door
         self._log = log
+        self.open_volume: OpenVolume = _no_volume
+        self._attached: dict[int, tuple[socket.socket, bytes]] = {}  # to a volume, with its ticket
+        self._left: list[bytes] = []
         self._promised: dict[str, tuple[bytes, Attachment, float]] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -85,13 +112,15 @@ class FdPassing:
         return token
 
     def forget(self, ticket: bytes) -> None:
-        """The host died before it fetched its descriptors: close them."""
+        """The host has left: close the descriptors that it did not fetch, and its connection."""
+        for fd in [fd for fd, kept in self._attached.items() if kept[1] == ticket]:
+            self._attached.pop(fd)[0].close()
         for token in [token for token, kept in self._promised.items() if kept[0] == ticket]:
             self._promised.pop(token)[1].close()
 
     def filenos(self) -> list[int]:
         """What to poll for readability."""
-        return [self._listener.fileno(), *self._waiting]
+        return [self._listener.fileno(), *self._waiting, *self._attached]
 
     def serve(self, ready: set[int]) -> list[Handed]:
         """Serve the readable descriptors; returns the hosts that took theirs."""
@@ -104,7 +133,14 @@ class FdPassing:
             one = self._serve_one(self._waiting[fd])
             if one is not None:
                 handed.append(one)
+        for fd in ready & set(self._attached):
+            self._hear(fd)
         return handed
+
+    def left(self) -> list[bytes]:
+        """The tickets of the hosts of volumes whose connection has closed since the last call."""
+        left, self._left = self._left, []
+        return left
 
     def expire(self) -> None:
         """Drop unused tokens and connections that sent nothing."""
@@ -122,6 +158,9 @@ class FdPassing:
         self._promised.clear()
         for waiting in list(self._waiting.values()):
             self._drop(waiting)
+        for connection, _ in self._attached.values():
+            connection.close()
+        self._attached.clear()
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
@@ -153,6 +192,9 @@ class FdPassing:
         if data and b"\n" not in waiting.greeting and len(waiting.greeting) < GREETING_MAX:
             return None
         token = waiting.greeting.partition(b"\n")[0].decode("ascii", errors="replace")
+        verb, _, nguid = token.partition(" ")
+        if verb in ("look", "volume"):
+            return self._serve_volume(waiting, nguid, verb == "volume")
         kept = self._promised.pop(token, None)
         try:
             if kept is None:
@@ -165,6 +207,50 @@ class FdPassing:
             return None
         finally:
             self._drop(waiting)
+
+    def _serve_volume(self, waiting: _Waiting, nguid: str, attach: bool) -> Handed | None:
+        """Say what the volume is, or attach the host to it and keep its connection."""
+        try:
+            volume = self.open_volume(nguid, waiting.peer, attach)
+        except OffstageError as error:
+            self._log.warning("volume_refused", pid=waiting.peer.pid, error=str(error))
+            _say(waiting.connection, f"refused {error.errno or errno.EIO}: {error}\n")
+            self._drop(waiting)
+            return None
+        line = f"ok {volume.value_bytes_max} {volume.size_bytes}\n"
+        if not attach:
+            _say(waiting.connection, line)
+            self._drop(waiting)
+            return None
+        ticket, attachment, _ = self._promised.pop(volume.token)
+        connection, fd = waiting.connection, waiting.connection.fileno()
+        self._waiting.pop(fd)
+        self._attached[fd] = connection, ticket
+        try:
+            socket.send_fds(connection, [line.encode() + attachment.blob], attachment.fds)
+        except OSError as error:
+            self._log.warning("hand_out_failed", error=str(error))
+            self._hang_up(fd)
+            return None
+        finally:
+            attachment.close()
+        return Handed(ticket, waiting.peer.pid, -1, waiting.peer.uid)
+
+    def _hear(self, fd: int) -> None:
+        """A host of a volume has nothing to say: bytes are ignored, the end is its leaving."""
+        try:
+            if self._attached[fd][0].recv(GREETING_MAX):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._hang_up(fd)
+
+    def _hang_up(self, fd: int) -> None:
+        connection, ticket = self._attached.pop(fd)
+        connection.close()
+        self._left.append(ticket)
 
     def _hand_out(self, waiting: _Waiting, ticket: bytes, attachment: Attachment) -> Handed:
         try:

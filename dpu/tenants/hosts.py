@@ -95,6 +95,8 @@ class Host:
     pid: int = 0
     pidfd: int = -1
     user: int | None = None
+    connected: bool = False
+    """It stays while its connection is open, and sends no heartbeats."""
     sessions: set[int] = field(default_factory=set)
 
     def opens(self) -> tuple[int, TenantState]:
@@ -236,7 +238,17 @@ class Hosts:
             if challenge.tenant in self._replaced:
                 fix = "its secret file was replaced after the daemon's start: give the old secret"
             raise Refused("unauthenticated", "the login is not proved", challenge.tenant, fix)
-        if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
+        return self._enter(challenge.name, tenant, challenge.version)
+
+    def connected(self, tenant: TenantState, pid: int) -> Host:
+        """Let in a process that the kernel has identified, for as long as it is connected."""
+        host = self._enter(f"kv-{pid}", tenant, VERSIONS[0])
+        host.connected = True
+        return host
+
+    def _enter(self, name: str, tenant: TenantState | None, version: int) -> Host:
+        """A new host; without a tenant an operator. Refused: there are too many."""
+        if len(self._hosts) >= self._hosts_max + (0 if tenant else OPERATORS_MAX):
             raise Refused(
                 "limit",
                 f"{self._hosts_max} hosts are logged in",
@@ -250,11 +262,9 @@ class Hosts:
                 tenant.name,
                 "let one leave, or raise the tenant's ports",
             )
-        host = Host(
-            secrets.token_bytes(16), challenge.name, tenant, time.monotonic(), challenge.version
-        )
+        host = Host(secrets.token_bytes(16), name, tenant, time.monotonic(), version)
         self._hosts[host.ticket] = host
-        self._log.info("host_in", host=host.name, tenant=challenge.tenant)
+        self._log.info("host_in", host=host.name, tenant=tenant.name if tenant else OPERATOR)
         return host
 
     def find(self, ticket: bytes) -> Host:
@@ -312,7 +322,11 @@ class Hosts:
     def silent(self, timeout_s: float) -> list[Host]:
         """Hosts that have been silent for the timeout."""
         before_s = time.monotonic() - timeout_s
-        return [host for host in self._hosts.values() if host.last_seen_s < before_s]
+        return [
+            host
+            for host in self._hosts.values()
+            if host.last_seen_s < before_s and not host.connected
+        ]
 
     def remove(self, host: Host, reason: str) -> None:
         """Reclaim everything from the host; `reason` is "left" or why it counts as dead."""

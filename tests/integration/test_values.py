@@ -121,7 +121,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     """No other fabric carries these commands, and a daemon without values says so."""
     with running(tmp_path) as tier, values(tier) as mine:
         for wrong, says in (
-            (lambda: mine.store(b"short", b"x"), "a key of 5 bytes"),
+            (lambda: mine.store(bytes(17), b"x"), "a key of 17 bytes"),
+            (lambda: mine.lengths([b"k", b""]), "a key of 0 bytes"),
+            (lambda: Values(mine._fabric, b"v"), "a volume of 1 bytes"),
             (lambda: mine.store(key(1), b""), "is empty"),
             (lambda: mine.store(key(1), bytes(LAYERS * PAYLOAD + 1)), "more pieces than the arena"),
         ):

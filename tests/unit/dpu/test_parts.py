@@ -27,7 +27,8 @@ from offstage.dpu.config.values import Config
 from offstage.dpu.log import Log
 from offstage.dpu.protocol import zmq_messages
 from offstage.dpu.protocol.status import TenantFigures
-from offstage.dpu.sockets.fd_passing import FdPassing
+from offstage.dpu.sockets.door import Peer
+from offstage.dpu.sockets.fd_passing import FdPassing, Volume
 from offstage.dpu.tenants.tenancy import hold_runtime_dir, index_key, tenant_secret
 from offstage.dpu.watch.recorder import Lost, Recorder, read_lost, read_records
 from offstage.dpu.watch.telemetry import Snapshot, Telemetry
@@ -78,6 +79,39 @@ def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path)
         os.fstat(first.fds[0])
     fd_passing.close()
     assert not fd_passing.path.exists()
+
+
+def test_a_host_of_a_volume_stays_while_its_connection_is_open(tmp_path: Path) -> None:
+    """`look` says what the volume is; `volume` hands out, keeps the connection, and reports its
+    end once; a daemon that lets the host go closes it."""
+    fd_passing = FdPassing(tmp_path / "s", quiet())
+    assert ask(fd_passing, b"look 00\n")[0].startswith(b"refused")
+
+    def opened(nguid: str, peer: Peer, attach: bool) -> Volume:
+        if nguid != "ab":
+            raise BadInput("no such volume", nguid, "name another", errno=errno.ENOENT)
+        return Volume(8, 9, fd_passing.promise(b"one", pipes()) if attach else "")
+
+    fd_passing.open_volume = opened
+    assert ask(fd_passing, b"look ab\n")[0] == b"ok 8 9\n"
+    said = ask(fd_passing, b"volume cd\n")[0]
+    assert said == b"refused %d: cd: no such volume; name another\n" % errno.ENOENT
+    data, fds, handed = ask(fd_passing, b"volume ab\n")
+    assert data == b"ok 8 9\nblob" and len(fds) == 4
+    assert [(one.ticket, one.pid, one.pidfd) for one in handed] == [(b"one", os.getpid(), -1)]
+    fd_passing.serve(set(fd_passing.filenos()))  # `ask` has closed its end
+    assert fd_passing.left() == [b"one"] and fd_passing.left() == []
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(fd_passing.path))
+        client.send(b"volume ab\n")
+        for _ in range(2):
+            fd_passing.serve(set(fd_passing.filenos()))
+        client.send(b"noise")
+        fd_passing.serve(set(fd_passing.filenos()))
+        assert fd_passing.left() == [] and client.recv(100).startswith(b"ok")
+        fd_passing.forget(b"one")
+        assert client.recv(1) == b"" and fd_passing.left() == []
+    fd_passing.close()
 
 
 def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:

@@ -75,6 +75,17 @@ some(struct ofs_driver *driver, uint32_t verb, uint32_t count, const struct ofs_
 	return rc;
 }
 
+void
+ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct ofs_key *out)
+{
+	uint8_t named[1 + sizeof(struct ofs_key)] = {(uint8_t)length};
+	struct ofs_key secret;
+
+	memcpy(&secret, volume, sizeof(secret));
+	memcpy(named + 1, key, length < sizeof(*out) ? length : sizeof(*out));
+	ofs_siphash(&secret, named, sizeof(named), out);
+}
+
 int
 ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
 	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint64_t timeout_ns)

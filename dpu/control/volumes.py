@@ -1,0 +1,68 @@
+"""Volumes of values: which there are, and the port of a host that comes for one without a login."""
+
+import errno
+from collections.abc import Callable
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.dpu.config.derive import NGUID
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.drain import Drain
+from offstage.dpu.control.ports import Ports
+from offstage.dpu.sockets.door import Peer
+from offstage.dpu.sockets.fd_passing import Volume
+from offstage.dpu.tenants.hosts import Host, Hosts, draining
+from offstage.dpu.tenants.quotas import Quotas
+
+__all__ = ["Volumes"]
+
+
+class Volumes:
+    """`leave` takes a host out again. The daemon's loop owns it."""
+
+    def __init__(
+        self,
+        config: Config,
+        hosts: Hosts,
+        ports: Ports,
+        quotas: Quotas,
+        drain: Drain,
+        leave: Callable[[Host, str], None],
+    ) -> None:
+        self._config, self._hosts, self._ports = config, hosts, ports
+        self._quotas, self._drain, self._leave = quotas, drain, leave
+
+    def open(self, name: str, nguid: str, peer: Peer, attach: bool) -> Volume:
+        """The volume of a tenant for a process that the tenant's door has admitted. BadInput: there
+        is none; Refused, StoreFull: the daemon takes no more hosts."""
+        known = self._quotas.tenants[name].volumes
+        if not NGUID.fullmatch(nguid) or (known and nguid not in known):
+            raise BadInput(
+                "no such volume", nguid, "name one of the tenant's volumes", errno=errno.ENOENT
+            )
+        if not self._config.limits.values:
+            raise BadInput(
+                "the daemon stores nothing by key",
+                name,
+                "set limits.values at its start",
+                errno=errno.ENOTSUP,
+            )
+        if self._config.pod.map:
+            raise BadInput(
+                "a member of a pod has no volumes",
+                name,
+                "ask a daemon of no pod",
+                errno=errno.ENOTSUP,
+            )
+        arena = self._config.arena
+        volume = Volume(arena.layers * arena.payload_bytes, self._config.storage.size_bytes)
+        return volume._replace(token=self._attach(name, peer)) if attach else volume
+
+    def _attach(self, name: str, peer: Peer) -> str:
+        if self._drain.refuses:
+            raise draining()
+        host = self._hosts.connected(self._hosts.tenants[name], peer.pid)
+        try:
+            return self._ports.attach(host, "shm").token
+        except OffstageError:
+            self._leave(host, "left")
+            raise

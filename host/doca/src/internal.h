@@ -1,0 +1,225 @@
+/*
+ * internal.h: what the files of this library share.
+ *
+ * Model: a context (io.c) owns a pool of tasks, and while a device is bound a *link* (link.c): the
+ * driver of one port of the daemon, which is the connection that the daemon watches. A task goes
+ * from queue to queue: submitted, ready (flushed), then for a store or retrieve open (its session
+ * is, and its pieces move), for a store committing, and ended, from which doca_pe_progress takes
+ * one a call. kv_run (run.c) advances all of a context and waits for nothing but the answer of a
+ * command, which the daemon gives at once. One thread at a time uses a context.
+ */
+#ifndef KV_INTERNAL_H
+#define KV_INTERNAL_H
+
+#include <doca_kv_nvme_kernel_dev.h>
+#include <doca_kv_nvme_kernel_io.h>
+#include <doca_kv_offstage.h>
+#include <doca_pe.h>
+
+#include <driver.h>
+
+#include <stdbool.h>
+
+#define KV_KEY_BYTES_MAX 16
+#define KV_PATH_SIZE_BYTES 4096
+#define KV_TASKS_DEFAULT 1024
+#define KV_TASKS_MAX 16384
+#define KV_SESSIONS_MAX 64 /* of the daemon, of one context */
+#define KV_BATCH_MAX 64    /* values of a command */
+#define KV_TIMEOUT_NS 10000000000ull
+
+enum kv_op { KV_STORE = 0, KV_RETRIEVE = 1, KV_EXIST = 2, KV_OP_COUNT = 3 };
+
+/* FREE, NEW (allocated), FLYING (submitted, not called back), OVER (called back). */
+enum kv_state { KV_FREE = 0, KV_NEW = 1, KV_FLYING = 2, KV_OVER = 3 };
+
+struct doca_task {
+	struct doca_kv_io *io;
+	struct doca_kv_dev *dev;
+	struct doca_task *next; /* in its queue */
+	enum kv_op op;
+	enum kv_state state;
+	union doca_data user_data;
+	doca_error_t status;
+	uint8_t key[KV_KEY_BYTES_MAX];
+	uint16_t key_len;
+	uint8_t do_not_overwrite;
+	uint8_t must_exist;
+	const struct iovec *iovecs;
+	uint32_t iovcnt;
+	uint32_t value_len;
+	/* while it is open */
+	uint32_t session;
+	struct ofs_key chunk;
+	uint64_t length; /* of the value in the tier */
+	uint32_t piece_count;
+	uint32_t pieces_begun;
+	uint32_t pieces_ended;
+	uint32_t on_time;
+	uint32_t waited_for;
+	int rc; /* the first error of a piece */
+	uint64_t deadline_ns;
+};
+
+struct doca_kv_io_task_store {
+	struct doca_task task;
+};
+struct doca_kv_io_task_retrieve {
+	struct doca_task task;
+};
+struct doca_kv_io_task_exist {
+	struct doca_task task;
+};
+
+struct kv_queue {
+	struct doca_task *head;
+	struct doca_task *tail;
+};
+
+struct doca_kv_dev {
+	char path[KV_PATH_SIZE_BYTES];
+	uint8_t nguid[DOCA_KV_DEV_NGUID_LEN];
+	uint64_t value_bytes_max;
+	uint64_t size_bytes;
+	uint32_t bound_count;
+};
+struct doca_kv_nvme_kernel_dev {
+	struct doca_kv_dev dev;
+};
+struct doca_kv_dev_create_attr {
+	char path[KV_PATH_SIZE_BYTES];
+	uint8_t nguid[DOCA_KV_DEV_NGUID_LEN];
+};
+struct doca_kv_nvme_kernel_dev_create_attr {
+	struct doca_kv_dev_create_attr attr;
+};
+
+struct doca_pe {
+	struct doca_ctx *contexts;
+	int timer; /* the notification handle; -1: none was asked for */
+};
+
+struct doca_ctx {
+	struct doca_pe *pe;
+	struct doca_ctx *next; /* of the same engine */
+	enum doca_ctx_states state;
+	union doca_data user_data;
+};
+
+/* One block of a value, on its way. */
+struct kv_piece {
+	struct doca_task *task; /* NULL: the entry is free */
+	uint64_t ticket;
+	uint64_t offset; /* in the value */
+	uint32_t size_bytes;
+	uint8_t *row; /* of a payload: for what does not lie in one iovec */
+	bool in_row;
+	struct ofs_fetch fetch;
+	struct ofs_put put;
+	struct ofs_key key;
+	int32_t rc;
+	uint32_t length;
+	uint8_t end;
+};
+
+struct kv_link {
+	int connection; /* closed with the port; the daemon ends the port when it closes */
+	struct ofs_driver *driver;
+	uint32_t payload_size_bytes;
+	uint32_t piece_count;
+	struct kv_piece *pieces;
+	uint8_t *rows;
+};
+
+typedef void (*kv_callback)(struct doca_task *task, union doca_data task_user_data,
+	union doca_data ctx_user_data);
+
+struct doca_kv_io {
+	struct doca_ctx ctx;
+	uint32_t num_tasks;
+	kv_callback completed[KV_OP_COUNT];
+	kv_callback failed[KV_OP_COUNT];
+	struct doca_task *tasks; /* [num_tasks] while it runs */
+	uint32_t task_next;      /* where to look for a free one */
+	uint32_t task_count;     /* allocated */
+	uint32_t flying_count;
+	struct doca_kv_dev *dev; /* NULL: none is bound */
+	struct kv_link *link;    /* NULL: not connected */
+	struct kv_queue submitted, ready, open, committing, ended;
+	uint32_t session_count;
+	uint32_t over[KV_SESSIONS_MAX]; /* sessions that are to end */
+	uint32_t over_count;
+};
+struct doca_kv_nvme_kernel_io {
+	struct doca_kv_io io;
+};
+
+static inline void
+kv_push(struct kv_queue *queue, struct doca_task *task)
+{
+	task->next = NULL;
+	if (queue->head == NULL)
+		queue->head = task;
+	else
+		queue->tail->next = task;
+	queue->tail = task;
+}
+
+static inline struct doca_task *
+kv_pop(struct kv_queue *queue)
+{
+	struct doca_task *task = queue->head;
+
+	if (task != NULL)
+		queue->head = task->next;
+	return task;
+}
+
+/* All of `more` behind what is in `queue`. */
+static inline void
+kv_append(struct kv_queue *queue, struct kv_queue *more)
+{
+	struct doca_task *task;
+
+	while ((task = kv_pop(more)) != NULL)
+		kv_push(queue, task);
+}
+
+/* One line on standard error. */
+void kv_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+doca_error_t kv_error_of(int rc);
+
+/* ---- link.c ---- */
+/* Asks for the volume without a port: fills its limits. 0 or -errno, and a line that says why. */
+int kv_look(struct doca_kv_dev *dev);
+/* A port of the device's volume. 0 or -errno, and a line. */
+int kv_link_open(struct kv_link **out, const struct doca_kv_dev *dev);
+void kv_link_close(struct kv_link *link);
+
+/* ---- piece.c ---- */
+/* Begins as many pieces of the task as there is room for. 0, or the error of the connection. */
+int kv_pieces_begin(struct kv_link *link, struct doca_task *task);
+/* Ends the pieces that have landed, without waiting. 0, or the error of the connection. */
+int kv_pieces_poll(struct kv_link *link);
+/* Cancels all: on return nothing of their tasks' memory is used. */
+void kv_pieces_cancel(struct kv_link *link);
+
+/* ---- run.c ---- */
+void kv_run(struct doca_kv_io *io);
+/* Ends the sessions that are over, now. */
+void kv_run_out(struct doca_kv_io *io);
+
+/* ---- io.c ---- */
+doca_error_t kv_io_start(struct doca_kv_io *io);
+doca_error_t kv_io_stop(struct doca_kv_io *io);
+doca_error_t kv_submit(struct doca_task *task, bool flush);
+void kv_flush(struct doca_kv_io *io);
+void kv_free(struct doca_task *task);
+
+static inline struct doca_kv_io *
+kv_io_of(struct doca_ctx *ctx)
+{
+	return (struct doca_kv_io *)ctx; /* its first member, and there is no other kind */
+}
+
+#endif

@@ -95,6 +95,12 @@ def derive(config: Config) -> Derived:
             where,
             "lower store.dirty_max or raise arena.size",
         )
+    if config.limits.values and config.limits.demands < 2:
+        raise BadInput(
+            "limits.values is set, and limits.demands is 1, too little for a command on a value",
+            where,
+            "raise limits.demands to 2 or more",
+        )
     entries = config.limits.port_entries
     if entries & (entries - 1):
         raise BadInput(f"limits.port_entries is {entries}", where, "choose a power of two")

@@ -174,6 +174,44 @@ def test_a_reader_beside_a_second_process_gets_one_store_whole(
         client.close()
 
 
+def test_values_are_staged_ahead(tmp_path: Path, library: tuple[Any, Any]) -> None:
+    """More values than the arena holds are not staged when they are asked for; those that were
+    asked for ahead are. Each key says whether it is there, and a value that was replaced is
+    the new one."""
+    with daemon(tmp_path, **OPTIONS, arena__size="96KiB") as tier:
+        client = Client(library, socket_of(tier))
+        data = {bytes([number]): content(number, LARGEST) for number in range(40)}
+        assert set(client.wait(*[client.store(one, [data[one]]) for one in data])) == {SUCCESS}
+        asked = [bytes([number]) for number in (1, 2, 3)]
+        client.wait(*[client.exist(one) for one in data])
+        for number in range(20, 40):
+            assert client.value(bytes([number]), LARGEST) == data[bytes([number])]
+        said = client.prefetch([*asked, b"absent"])
+        assert said == [SUCCESS] * 3 + ["DOCA_ERROR_NOT_FOUND"]
+        assert client.wait(client.store(asked[2], [b"new"])) == [SUCCESS]
+        settle(tier)
+        staged = {}
+        for one in (*asked[:2], b"\x05"):
+            target = bytearray(LARGEST)
+            number = client.retrieve(one, [target])
+            assert client.wait(number) == [SUCCESS] and bytes(target) == data[one]
+            staged[one] = client.blocks(number)
+        assert staged == {asked[0]: (LAYERS, 0), asked[1]: (LAYERS, 0), b"\x05": (0, LAYERS)}
+        assert client.value(asked[2], LARGEST) == b"new"
+        many = client.prefetch([bytes([number]) for number in range(40)])
+        assert many.count("DOCA_ERROR_FULL") > 0  # of the daemon's 16 sessions
+        client.close()
+
+
+def settle(tier: Daemon) -> None:
+    """Wait until nothing is read ahead any more."""
+    with tier.control("operator") as seen:
+        read_bytes = -1
+        while (now := seen.ledger().prefetch_bytes_read) != read_bytes:
+            read_bytes = now
+            time.sleep(0.2)
+
+
 def test_a_notification_comes_while_tasks_are_in_flight(
     tmp_path: Path, library: tuple[Any, Any]
 ) -> None:
@@ -249,6 +287,32 @@ def test_a_volume_that_is_not_the_callers_is_refused(
     with daemon(tmp_path / "b") as tier, pytest.raises(Refused, match="NOT_SUPPORTED"):
         Client(library, socket_of(tier))
     assert "limits.values" in capfd.readouterr().err
+
+
+def test_the_program_of_the_page(tmp_path: Path, library: tuple[Any, Any]) -> None:
+    """It builds by pkg-config as the page says, and stores."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs/how-to/cmx.md").read_text()
+    (tmp_path / "client.c").write_text(page.partition("```c client.c\n")[2].partition("```")[0])
+    built = root / "host/doca/build"
+    flags = "$(pkg-config --cflags --libs doca-kv)"
+    words = f"cc -Wall -Werror client.c {flags} -Wl,-rpath,{built} -o client"
+    env = {**os.environ, "LD_PRELOAD": "", "PKG_CONFIG_PATH": str(built)}
+    subprocess.run(["make", "-s", "-C", str(root / "host/doca")], check=True, env=env)
+    subprocess.run(["sh", "-c", words], check=True, cwd=tmp_path, env=env)
+    with daemon(tmp_path, **OPTIONS) as tier:
+        done = subprocess.run(
+            ["./client", socket_of(tier)],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "store: success\n" and done.stderr == ""
+        client = Client(library, f"offstage:{tier.runtime_dir}")
+        assert client.value(b"key", 100) == b"a value\0"
+        client.close()
 
 
 def test_users_who_do_not_share_have_no_values(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ class Client:
         """`Refused` with the error of the call that failed."""
         self.ffi, self.lib = library
         self.ended: dict[int, str] = {}
-        self._next, self._kept = 0, {}
+        self.lengths: dict[int, int] = {}
+        self._blocks: dict[int, tuple[int, int]] = {}
+        self._kept: dict[int, Any] = {}
+        self._next = 0
         ffi, lib = library
         attr = self._made("doca_kv_nvme_kernel_dev_create_attr", "create_attr_create")
         self._check(lib.doca_kv_nvme_kernel_dev_create_attr_set_path(attr, path.encode()))
@@ -130,6 +133,20 @@ class Client:
         self.lib.doca_kv_io_task_exist_set_key_conf(task, key, len(key))
         return self._submit("exist", task, number)
 
+    def prefetch(self, keys: Sequence[bytes], within_s: float = 0.1) -> list[str]:
+        """Stage the values of these keys: of each, the name of its error."""
+        held = [self.ffi.from_buffer(one) for one in keys]
+        asks: Any = self.ffi.new("struct offstage_kv_ahead[]", len(keys))
+        for ask, one in zip(asks, held, strict=True):
+            ask.key, ask.key_len = one, len(one)
+            ask.probability, ask.within_ns = 65535, int(within_s * 1e9)
+        self._check(self.lib.offstage_kv_io_prefetch(self.io, asks, len(keys)))
+        return [self._name(ask.result) for ask in asks]
+
+    def blocks(self, number: int) -> tuple[int, int]:
+        """Of a retrieve: the blocks that were staged, and those that it waited for."""
+        return self._blocks[number]
+
     def wait(self, *numbers: int, flush: bool = True) -> list[str]:
         """Advance until these tasks have ended: the name of what each ended with."""
         if flush:
@@ -151,8 +168,6 @@ class Client:
             raise Refused(said)
         return bytes(target[: self.lengths[number]])
 
-    lengths: dict[int, int]
-
     def _made(self, kind: str, call: str) -> Any:
         out: Any = self.ffi.new(f"struct {kind} **")
         self._check(getattr(self.lib, f"doca_kv_nvme_kernel_dev_{call}")(out))
@@ -173,7 +188,6 @@ class Client:
         return number
 
     def _register(self, kind: str) -> tuple[Any, Any]:
-        self.lengths = {}
         as_task = getattr(self.lib, f"doca_kv_io_task_{kind}_as_task")
         shape = f"void(struct doca_kv_io_task_{kind} *, struct doca_data, struct doca_data)"
 
@@ -184,6 +198,9 @@ class Client:
             if kind == "retrieve":
                 size = self.lib.doca_kv_io_task_retrieve_get_result_value_len(task)
                 self.lengths[data.u64] = size
+                counts: Any = self.ffi.new("uint32_t[2]")
+                self.lib.offstage_kv_io_task_retrieve_get_blocks(task, counts, counts + 1)
+                self._blocks[data.u64] = counts[0], counts[1]
             self._kept.pop(data.u64, None)
             self.lib.doca_task_free(general)
 

@@ -165,7 +165,8 @@ int ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct of
 /*
  * Asks the daemon to do this (enum ofs_value_verb) with each of `count` values, as many in a
  * command as it takes, and waits: told [count] says what became of each. 0; -ETIMEDOUT: of those
- * not told nothing is known; -EPIPE; -EINVAL: no such verb.
+ * not told nothing is known; -EPIPE; -EINVAL: no such verb; -ENOTSUP: a command of this port has
+ * no room for one.
  */
 int ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
 	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint64_t timeout_ns);
@@ -196,6 +197,10 @@ uint32_t ofs_driver_dilation(const struct ofs_driver *driver);
 /* Benches, in C to keep Python out of the loop. */
 /* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */
 int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns);
+/* `round_count` times whether these values exist, each timed: round_ns [round_count]. */
+int ofs_driver_bench_values(struct ofs_driver *driver, uint32_t count,
+	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint32_t round_count,
+	uint64_t *round_ns);
 /* `count` fetches one after another, each of the next step; *taken_ns: all of them together. */
 int ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, uint32_t count,
 	uint64_t *taken_ns);

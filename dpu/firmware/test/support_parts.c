@@ -58,7 +58,11 @@ world_slot_is_right(const struct world *world, const uint8_t *slot,
 {
 	const struct ofs_granule_table *table = ofs_granules_behind(trailer);
 
-	if (trailer->granules == 0)
+	/* A short piece of a value is not cut: it comes whole, whatever was asked for. */
+	if (trailer->granules == 0
+		|| ofs_granule_size_bytes(trailer->length, count_of(world),
+			   world->config.storage.lba_size_bytes)
+			== 0)
 		return ofs_checksum(slot, trailer->length) == trailer->checksum;
 	return ofs_granules_agree(table, trailer, count_of(world))
 		&& ofs_granules_match(table, slot, trailer->granules);

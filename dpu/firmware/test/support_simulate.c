@@ -10,8 +10,8 @@
 
 /* A tenant with limits never exceeds them, except after a power cut: then blocks that were being
  * deleted, or were written and not acknowledged, may be there again. */
-static void
-check_quotas(struct simulation *s)
+void
+simulate_check_quotas(struct simulation *s)
 {
 	const struct ofs_tenant_quota *quota = &s->weather.quota;
 	struct ofs_tenant_status status;
@@ -31,7 +31,7 @@ check_quotas(struct simulation *s)
 static void
 check_tables(struct simulation *s)
 {
-	check_quotas(s);
+	simulate_check_quotas(s);
 	CHECK(ofs_core_verify(s->world.device->core) == 0);
 	CHECK(ofs_store_verify(s->world.device->store) == 0);
 	CHECK(world_check_directory(&s->world) <= s->world.config.core.slot_count);
@@ -187,7 +187,7 @@ simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t l
 		return;
 	if (s->was_dirty)
 		return; /* perhaps dirty in a private slot of another session: not in the store yet */
-	check_quotas(s);
+	simulate_check_quotas(s);
 	CHECK(s->purged || !s->weather.strict); /* its tenant was at a bound when it was kept */
 	block->acknowledged = false;
 	s->result.lost += !s->purged;
@@ -366,7 +366,6 @@ replay(struct simulation *s)
 	s->log_size_bytes = 0;
 }
 
-/* Hosts, sessions, contents. */
 static void
 come(struct simulation *s)
 {
@@ -402,7 +401,7 @@ do_cut(struct simulation *s)
 {
 	bool forgive = !s->weather.strict || world_status(&s->world).dirty_blocks > 0;
 
-	check_quotas(s);
+	simulate_check_quotas(s);
 	for (uint32_t h = 0; h < HOSTS_MAX; h++)
 		if (s->host_used[h])
 			world_abandon(&s->hosts[h]);
@@ -410,6 +409,7 @@ do_cut(struct simulation *s)
 	memset(s->session_used, 0, sizeof(s->session_used));
 	for (uint32_t i = 0; forgive && i < ORACLE_BLOCKS_MAX; i++)
 		s->oracle.blocks[i].acknowledged = false;
+	simulate_values_cut(s, forgive);
 	take_counters(s);
 	replay(s);
 	ofs_storage_hang(s->world.device->storage);
@@ -472,9 +472,12 @@ simulate(uint64_t seed, uint32_t steps, struct simulate_result *result)
 	assert(s != NULL);
 	weather_open(&s->weather, seed, &s->world);
 	oracle_open(&s->oracle);
+	s->value_random = ~seed;
 	come(s);
 	for (s->step = 0; s->step < steps; s->step++) {
 		events[weather_event(&s->weather)](s);
+		if (s->world.config.value_max > 0 && ofs_draw(&s->value_random) % 4 == 0)
+			simulate_value(s);
 		if (s->step % 32 == 0) {
 			check_tables(s);
 			take_log(s);

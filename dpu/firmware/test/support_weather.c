@@ -104,7 +104,7 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 {
 	static const char *const drives[] = {"gen5-tlc", "xl-flash", "qlc"};
 	uint32_t layers = between(w, 1, WORLD_LAYERS_MAX);
-	uint32_t tenants = between(w, 1, 3);
+	uint32_t tenants = between(w, 1, TENANTS_MAX);
 	uint32_t rc;
 
 	w->strict = weather_below(w, 3) == 0;
@@ -141,6 +141,7 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 	config->io_timeout_ns = CALM_TIMEOUT_NS;
 	config->storage.discard = weather_below(w, 2);
 	/* Not drawn, so that the seeds between have the weather that they always had. */
+	config->value_max = w->seed % 2 == 0 && config->core.demand_max > 1 ? 8 : 0;
 	config->store.granule_count = w->seed % 3 == 1 ? 2u << (w->seed / 3 % 3) : 0;
 	draw_faults(w, config);
 }

@@ -15,7 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 15, LOG_PIECE = 262144 };
+enum {
+	HOSTS_MAX = 4,
+	SESSIONS_MAX = 8,
+	WEATHER_EVENTS = 15,
+	LOG_PIECE = 262144,
+	TENANTS_MAX = 3,
+	VALUE_KEYS = 4
+};
 
 struct weather {
 	uint64_t seed;
@@ -28,6 +35,14 @@ struct weather {
 	uint32_t weight_sum;
 	struct ofs_fabric_sim_config fabric;
 	struct ofs_tenant_quota quota; /* of every tenant; in half of the runs none */
+};
+
+/* What a key has: the store of `seed`, 0: nothing; `any`: or any store that began before. */
+struct simulated_value {
+	uint64_t seed;
+	uint64_t begun; /* the last, whether it was committed or not */
+	bool any;
+	bool kept; /* `any`, but not nothing */
 };
 
 struct simulation {
@@ -48,6 +63,9 @@ struct simulation {
 	bool purged;     /* kept chunks went at a bound, or for want of room */
 	bool hasty;      /* the call at hand has little time */
 	bool was_dirty;  /* write-back had not flushed all when the fetch began */
+	struct simulated_value values[TENANTS_MAX][VALUE_KEYS];
+	uint64_t value_random;
+	uint64_t value_seed;
 	uint8_t *log;
 	uint64_t log_size_bytes;
 	uint64_t log_room_bytes;
@@ -77,6 +95,11 @@ void simulate_raw_collect(struct simulation *s, uint32_t host);
 
 /* Several fetches and puts of one driver, on their way at once. */
 void simulate_together(struct simulation *s);
+/* Notes what went at a bound, or for want of room. */
+void simulate_check_quotas(struct simulation *s);
+/* A command on a value of some honest host; and what a power cut leaves of all values. */
+void simulate_value(struct simulation *s);
+void simulate_values_cut(struct simulation *s, bool forgive);
 /* A session that some honest host has open, or NULL. */
 struct world_session *simulate_any_session(struct simulation *s);
 uint64_t simulate_patience_ns(struct simulation *s);

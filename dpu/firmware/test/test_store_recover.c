@@ -5,6 +5,7 @@
  */
 #include "store/internal.h"
 #include "store_small.h"
+#include "value_tag.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -93,6 +94,49 @@ test_torn_in_an_older(void)
 	assert(small_stats(store).recovered == 2 && small_stats(store).recovery_torn == 1);
 	assert(store_get_now(store, &small_config, 1, 0, record[0], 0) == -ENOENT);
 	small_end(store);
+}
+
+/* A piece of a value: of this store of the one key there is. */
+static void
+put_piece(struct ofs_store *store, uint32_t number, uint32_t generation)
+{
+	struct ofs_trailer *trailer = small_trailer(record[0]);
+	struct ofs_value_tag *tag = ofs_value_tag_behind(trailer);
+	struct ofs_key key;
+
+	block_name(number, &key);
+	block_fill(&small_config, number, 0, record[0]);
+	*tag = (struct ofs_value_tag){.magic = OFS_VALUE_MAGIC,
+		.generation = generation,
+		.length = PAYLOAD,
+		.key = {7, 7}};
+	tag->check = ofs_value_tag_check(tag, trailer, &key);
+	assert(ofs_store_put(store, 0, &key, 0, record[0], 1, 0) == 0 && store_finish(store, 1) == 0);
+	memset(tag, 0, sizeof(*tag));
+}
+
+/* A later store of a value's key was torn, in a full segment that is not the newest: is it no
+ * block, so that the earlier one is still the value? One that stands alone is found by reading. */
+static void
+test_a_torn_value_hides_no_earlier_one(void)
+{
+	for (uint32_t generations = 1; generations <= 2; generations++) {
+		struct ofs_store *store = small_begin(&small_config, 16);
+
+		put_piece(store, 0, 1);
+		for (uint32_t i = 1; i < 3; i++)
+			assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
+		put_piece(store, 3, generations);
+		for (uint32_t i = 4; i < 9; i++)
+			assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
+		memset(place(3), 0, PAYLOAD);
+		store = small_reopen(store, &small_config, 0);
+		assert(small_stats(store).recovery_torn == generations - 1);
+		assert(store_get_now(store, &small_config, 0, 0, record[0], 0) == 0);
+		assert(store_get_now(store, &small_config, 3, 0, record[0], 0)
+			== (generations == 1 ? -EBADMSG : -ENOENT));
+		small_end(store);
+	}
 }
 
 /* A store was cleared as the refusals say, and another made there: is nothing found of the former,
@@ -238,6 +282,7 @@ main(void)
 {
 	test_torn_in_the_newest();
 	test_torn_in_an_older();
+	test_a_torn_value_hides_no_earlier_one();
 	test_a_store_of_before();
 	test_a_record_astray();
 	test_a_wipe_astray();

@@ -8,6 +8,26 @@
 extern "C" {
 #endif
 
+/* A value that will be retrieved within so long, and how sure that is: 65535 is certain. */
+struct offstage_kv_ahead {
+	const void *key;
+	uint16_t key_len;
+	uint16_t probability;
+	uint64_t within_ns;
+	/* out: SUCCESS, its blocks are being staged; NOT_FOUND, so that it can be computed at once;
+	 * FULL, too many are held, or the daemon has no session. */
+	doca_error_t result;
+};
+
+/*
+ * Stages values ahead of their retrieves, by commands that name many, and says of each key whether
+ * it has a value. Each is held until a retrieve of its key has ended, or 10 s after its time. It
+ * changes no bytes: a retrieve gets those of the last store. NOT_CONNECTED:
+ * no device is bound, or its daemon has died; IO_FAILED.
+ */
+DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_prefetch(struct doca_kv_io *io,
+	struct offstage_kv_ahead *asks, uint32_t count);
+
 /* Of a retrieve that completed: its blocks that were staged when it asked, and those that it had to
  * wait for. */
 DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_task_retrieve_get_blocks(

@@ -16,6 +16,7 @@
 #include <doca_kv_offstage.h>
 #include <doca_pe.h>
 
+#include <clock.h>
 #include <driver.h>
 
 #include <stdbool.h>
@@ -25,6 +26,7 @@
 #define KV_TASKS_DEFAULT 1024
 #define KV_TASKS_MAX 16384
 #define KV_SESSIONS_MAX 64 /* of the daemon, of one context */
+#define KV_AHEAD_MAX 32    /* of them, those of values that will be retrieved */
 #define KV_BATCH_MAX 64    /* values of a command */
 #define KV_TIMEOUT_NS 10000000000ull
 
@@ -131,6 +133,14 @@ struct kv_link {
 	uint8_t *rows;
 };
 
+/* A value that was asked for ahead of its retrieve. */
+struct kv_ahead {
+	uint8_t key[KV_KEY_BYTES_MAX];
+	uint16_t key_len;
+	uint32_t session;
+	uint64_t until_ns;
+};
+
 typedef void (*kv_callback)(struct doca_task *task, union doca_data task_user_data,
 	union doca_data ctx_user_data);
 
@@ -149,6 +159,8 @@ struct doca_kv_io {
 	uint32_t session_count;
 	uint32_t over[KV_SESSIONS_MAX]; /* sessions that are to end */
 	uint32_t over_count;
+	struct kv_ahead ahead[KV_AHEAD_MAX];
+	uint32_t ahead_count;
 };
 struct doca_kv_nvme_kernel_io {
 	struct doca_kv_io io;
@@ -208,6 +220,17 @@ void kv_pieces_cancel(struct kv_link *link);
 void kv_run(struct doca_kv_io *io);
 /* Ends the sessions that are over, now. */
 void kv_run_out(struct doca_kv_io *io);
+/* One of session_count is over. */
+void kv_end_session(struct doca_kv_io *io, uint32_t session);
+/* 0, or the connection is lost. */
+int kv_command(struct doca_kv_io *io, uint32_t verb, uint32_t count,
+	const struct ofs_value_ask *asks, struct ofs_value_told *told);
+
+/* ---- ahead.c ---- */
+/* A retrieve has ended: what was held ahead of it is over. */
+void kv_ahead_retrieved(struct doca_kv_io *io, const struct doca_task *task);
+/* What nobody retrieved in time is over; UINT64_MAX: all. */
+void kv_ahead_expire(struct doca_kv_io *io, uint64_t now_ns);
 
 /* ---- io.c ---- */
 doca_error_t kv_io_start(struct doca_kv_io *io);

@@ -126,6 +126,7 @@ doca_kv_io_unbind_dev(struct doca_kv_io *io, struct doca_kv_dev *kv_dev)
 		return DOCA_ERROR_NOT_FOUND;
 	if (io->flying_count > 0)
 		return DOCA_ERROR_IN_USE;
+	kv_ahead_expire(io, UINT64_MAX);
 	if (io->link != NULL)
 		kv_run_out(io);
 	if (io->link != NULL)

@@ -4,8 +4,6 @@
  */
 #include "internal.h"
 
-#include <clock.h>
-
 #include <string.h>
 
 #define OVER_BATCH 16 /* sessions to end that are worth a command while tasks run */
@@ -29,14 +27,13 @@ lose(struct doca_kv_io *io, int rc)
 	kv_pieces_cancel(io->link);
 	kv_link_close(io->link);
 	io->link = NULL;
-	io->session_count = io->over_count = 0;
+	io->session_count = io->over_count = io->ahead_count = 0;
 	while ((task = kv_pop(&io->open)) != NULL || (task = kv_pop(&io->committing)) != NULL)
 		finish(task, DOCA_ERROR_IO_FAILED);
 }
 
-/* 0, or the connection is lost. */
-static int
-command(struct doca_kv_io *io, uint32_t verb, uint32_t count, const struct ofs_value_ask *asks,
+int
+kv_command(struct doca_kv_io *io, uint32_t verb, uint32_t count, const struct ofs_value_ask *asks,
 	struct ofs_value_told *told)
 {
 	int rc = ofs_driver_values(io->link->driver, verb, count, asks, told, KV_TIMEOUT_NS);
@@ -126,7 +123,7 @@ open_ready(struct doca_kv_io *io)
 	while (later.head == NULL && io->ready.head != NULL && (count = gather(io, asks)) > 0) {
 		uint32_t verb = verbs[io->ready.head->op];
 
-		if (command(io, verb, count, asks, told) != 0)
+		if (kv_command(io, verb, count, asks, told) != 0)
 			return;
 		for (uint32_t i = 0; i < count; i++) {
 			struct doca_task *task = kv_pop(&io->ready);
@@ -143,10 +140,10 @@ open_ready(struct doca_kv_io *io)
 	}
 }
 
-static void
-end_session(struct doca_kv_io *io, const struct doca_task *task)
+void
+kv_end_session(struct doca_kv_io *io, uint32_t session)
 {
-	io->over[io->over_count++] = task->session; /* one of session_count, so there is room */
+	io->over[io->over_count++] = session; /* one of session_count, so there is room */
 }
 
 /* All its pieces have moved, or one has failed and none is in flight. */
@@ -159,7 +156,9 @@ close_open(struct doca_kv_io *io, struct doca_task *task)
 		return;
 	}
 	finish(task, kv_error_of(task->rc));
-	end_session(io, task);
+	kv_end_session(io, task->session);
+	if (task->op == KV_RETRIEVE)
+		kv_ahead_retrieved(io, task);
 }
 
 static void
@@ -201,7 +200,7 @@ commit_stores(struct doca_kv_io *io)
 
 	for (task = queue.head; task != NULL; task = task->next)
 		asks[count++].session = task->session;
-	if (command(io, OFS_VALUE_COMMIT, count, asks, told) != 0)
+	if (kv_command(io, OFS_VALUE_COMMIT, count, asks, told) != 0)
 		return;
 	io->committing = (struct kv_queue){NULL, NULL};
 	for (uint32_t i = 0; i < count; i++) {
@@ -216,7 +215,7 @@ commit_stores(struct doca_kv_io *io)
 		if (told[i].rc == 0)
 			io->session_count--; /* the commit ended it */
 		else
-			end_session(io, task);
+			kv_end_session(io, task->session);
 	}
 }
 
@@ -229,7 +228,7 @@ kv_run_out(struct doca_kv_io *io)
 
 	for (uint32_t i = 0; i < count; i++)
 		asks[i].session = io->over[i];
-	if (count == 0 || command(io, OFS_VALUE_END, count, asks, told) != 0)
+	if (count == 0 || kv_command(io, OFS_VALUE_END, count, asks, told) != 0)
 		return;
 	io->over_count = 0;
 	io->session_count -= count;
@@ -251,6 +250,8 @@ kv_run(struct doca_kv_io *io)
 {
 	if (io->dev == NULL)
 		return;
+	if (io->ahead_count > 0)
+		kv_ahead_expire(io, ofs_machine_now_ns());
 	if (io->link == NULL && io->ready.head != NULL)
 		connect_again(io);
 	if (io->link != NULL && io->ready.head != NULL)

@@ -23,6 +23,22 @@ ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns
 }
 
 int
+ofs_driver_bench_values(struct ofs_driver *driver, uint32_t count, const struct ofs_value_ask *asks,
+	struct ofs_value_told *told, uint32_t round_count, uint64_t *round_ns)
+{
+	for (uint32_t i = 0; i < round_count; i++) {
+		uint64_t start_ns = ofs_driver_now_ns(driver);
+		int rc =
+			ofs_driver_values(driver, OFS_VALUE_EXIST, count, asks, told, OFS_COMMAND_TIMEOUT_NS);
+
+		if (rc != 0)
+			return rc;
+		round_ns[i] = ofs_driver_now_ns(driver) - start_ns;
+	}
+	return 0;
+}
+
+int
 ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, uint32_t count,
 	uint64_t *taken_ns)
 {

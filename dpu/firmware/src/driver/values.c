@@ -95,6 +95,8 @@ ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
 	const struct ofs_port_header *port = &driver->fabric->port;
 	uint32_t batch = ofs_values_max(port->demand_max, port->score_max);
 
+	if (batch == 0)
+		return -ENOTSUP;
 	for (uint32_t done = 0; done < count; done += batch) {
 		uint32_t left = count - done;
 		int rc =

@@ -249,6 +249,8 @@ struct ofs_store {
 
 /* values.c: -ENOMEM. */
 int ofs_store_note_value(struct ofs_store *store, uint32_t record, const struct ofs_value_tag *tag);
+/* The pieces of each key of which there is more than one store. */
+void ofs_store_doubt_values(struct ofs_store *store);
 
 /* geometry.c: sizes, limits and the error text for what exceeds them */
 int ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes);

@@ -2,8 +2,8 @@
  * Rebuilds the index from the device. Headers say which segments are in use, trailers what is in
  * them. In a full segment the trailer is enough, since no acknowledged write can be torn there and
  * every read checks again. The payload is read too where a write may have been cut short (segments
- * that are not full, the newest) and where two records claim one block, so that a torn newer copy
- * never hides a whole older one. Nothing is written.
+ * that are not full, the newest) and where two records claim one block, or two values one key, so
+ * that a torn newer one never hides a whole older one. Nothing is written.
  */
 #include "internal.h"
 
@@ -208,6 +208,7 @@ doubt(struct ofs_store *store)
 		}
 	}
 	ofs_store_index_clear(store);
+	ofs_store_doubt_values(store);
 }
 
 /* Fills the index: of two whole records of one block the later one is kept. */

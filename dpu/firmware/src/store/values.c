@@ -29,6 +29,37 @@ ofs_store_note_value(struct ofs_store *store, uint32_t record, const struct ofs_
 	return 0;
 }
 
+static int
+by_key(const void *left, const void *right)
+{
+	const struct ofs_store_found *a = left, *b = right;
+
+	if (a->key.lo != b->key.lo)
+		return a->key.lo < b->key.lo ? -1 : 1;
+	if (a->key.hi != b->key.hi)
+		return a->key.hi < b->key.hi ? -1 : 1;
+	return a->generation < b->generation ? -1 : a->generation > b->generation;
+}
+
+void
+ofs_store_doubt_values(struct ofs_store *store)
+{
+	uint32_t first = 0;
+
+	if (store->value_count == 0)
+		return;
+	qsort(store->values, store->value_count, sizeof(*store->values), by_key);
+	for (uint32_t i = 1; i <= store->value_count; i++) {
+		if (i < store->value_count
+			&& ofs_key_equal(&store->values[i].key, &store->values[first].key))
+			continue;
+		for (uint32_t j = first;
+			 store->values[first].generation != store->values[i - 1].generation && j < i; j++)
+			store->records[store->values[j].record].doubted = 1;
+		first = i;
+	}
+}
+
 static uint32_t
 tenant_of(const struct ofs_store *store, uint32_t record)
 {

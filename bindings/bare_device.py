@@ -50,6 +50,7 @@ class BareConfig:
     spin_ns: int = 50_000
     stage_timers: bool = True
     moments: int = 0
+    value_max: int = 0
     seed: int = 1
     granule_count: int = 0
     """Parts of a block that a fetch may name; 0: whole blocks."""
@@ -217,6 +218,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     store.granule_count = config.granule_count
     storage.fault_corrupt_per_million = config.corrupt_per_million
     storage.fault_eio_per_million = config.io_error_per_million
+    filled.value_max = config.value_max
     filled.write_mode = lib.OFS_WRITE_BACK if config.write_back_blocks else lib.OFS_WRITE_THROUGH
     filled.dirty_blocks_max = config.write_back_blocks
     filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns

@@ -385,6 +385,21 @@ class Driver(Fabric):
             gone(rc, "measuring round trips")
         return rtt_ns
 
+    def bench_values(self, asks: NDArray[np.void], rounds: int) -> U64:
+        """Whether these values (`VALUE_ASK` `[n]`) exist, asked so often in C: ns [rounds]."""
+        round_ns, told = np.zeros(rounds, np.uint64), np.zeros(len(asks), VALUE_TOLD)
+        rc = lib.ofs_driver_bench_values(
+            self._driver,
+            len(asks),
+            _at("struct ofs_value_ask *", asks),
+            _at("struct ofs_value_told *", told),
+            rounds,
+            _at("uint64_t *", round_ns),
+        )
+        if rc < 0:
+            gone(rc, "measuring lookups of values")
+        return round_ns
+
     def bench_fetch(self, fetch: Fetch, count: int) -> int:
         """An ended fetch `count` times more, each as the next step: ns of all together."""
         taken_ns: Any = ffi.new("uint64_t *")

@@ -47,7 +47,7 @@ class Values:
         if it has one; False: so nothing was stored."""
         data = np.frombuffer(value, np.uint8)
         flags = keep * constant("OFS_VALUE_KEEP") | over * constant("OFS_VALUE_OVER")
-        asks = self._asks([key])
+        asks = self.asks([key])
         asks["length"], asks["flags"] = data.size, flags
         told = self._fabric.values(VERBS["store"], asks)[0]
         if _unwanted(told["rc"], keep, over):
@@ -69,7 +69,7 @@ class Values:
 
     def retrieve(self, key: bytes) -> bytes | None:
         """The key's value; None: it has none."""
-        told = self._fabric.values(VERBS["retrieve"], self._asks([key]))[0]
+        told = self._fabric.values(VERBS["retrieve"], self.asks([key]))[0]
         if told["rc"] == -errno.ENOENT:
             return None
         _refuse(told["rc"], "a value")
@@ -81,7 +81,7 @@ class Values:
 
     def lengths(self, keys: Sequence[bytes]) -> list[int]:
         """The length of each key's value; -1: it has none."""
-        told = self._fabric.values(VERBS["exist"], self._asks(keys))
+        told = self._fabric.values(VERBS["exist"], self.asks(keys))
         for rc in told["rc"][told["rc"] != -errno.ENOENT]:
             _refuse(rc, "a value")
         found: list[int] = np.where(
@@ -91,13 +91,14 @@ class Values:
 
     def delete(self, keys: Sequence[bytes]) -> list[bool]:
         """Delete the value of each key: whether it had one. Who reads it reads on."""
-        told = self._fabric.values(VERBS["delete"], self._asks(keys))
+        told = self._fabric.values(VERBS["delete"], self.asks(keys))
         for rc in told["rc"][told["rc"] != -errno.ENOENT]:
             _refuse(rc, "a value")
         found: list[bool] = (told["rc"] == 0).tolist()
         return found
 
-    def _asks(self, keys: Sequence[bytes]) -> NDArray[np.void]:
+    def asks(self, keys: Sequence[bytes]) -> NDArray[np.void]:
+        """The keys as the ring names them: `VALUE_ASK` `[n]`."""
         wrong = next((one for one in keys if not 0 < len(one) <= KEY_BYTES_MAX), None)
         if wrong is not None:
             raise BadInput(

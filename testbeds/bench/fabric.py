@@ -8,7 +8,7 @@ over the batches of a round, and the ratio is the median over the rounds.
 
 Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
 two threads that bounce one word of shared memory, the lower bound of this machine. The same call is
-also timed from Python, including the call into C.
+also timed from Python, including the call into C. Beside it, in the same run, a lookup of values.
 
 Stage timers: fetches with them on and off in turn (`bench.stages`).
 
@@ -31,6 +31,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.floors import spin_rtt
 from offstage.bindings.units import format_size
+from offstage.host.values import Values
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.stages import RATIO_MIN, StageTimers, stage_timers
 
@@ -39,6 +40,7 @@ __all__ = ["FabricResult", "Layer", "Reads", "Ring", "bench_fabric", "result_of"
 KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = {32 * KIB: 1.3, 64 * KIB: 1.1}  # by block size; others have no aim
 NOP_RATIO_MAX = 1.5
+LOOKUP, LOOKUP_NS_MAX = 64, 20_000  # keys of one call of an engine
 FETCH_TIMEOUT_NS = 10_000_000_000
 SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # blocks of a layer that prefetch missed
 BATCH = 64  # blocks put or fetched in one call while the arena is filled
@@ -73,6 +75,8 @@ class Ring(msgspec.Struct, frozen=True):
     ratio_to_floor: float
     python_rtt_ns_p50: float
     commands: int = 0
+    lookup_ns_p50: float = 0.0
+    """Whether 64 keys have values, of which every second has one."""
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -205,6 +209,14 @@ def _of_ring(one: Ring) -> list[Row]:
                 ("p50, Python", one.python_rtt_ns_p50, one.floor_ns_p50),
             )
         ),
+        Row(
+            f"lookup of {LOOKUP} values p50, C",
+            "ns",
+            one.lookup_ns_p50,
+            one.rtt_ns_p50,
+            one.lookup_ns_p50 / one.rtt_ns_p50,
+            aimed(one.lookup_ns_p50, "<=", LOOKUP_NS_MAX, "ns"),
+        ),
     ]
 
 
@@ -302,18 +314,28 @@ def _measure(
 
 def _ring(commands: int, rounds: int, say: Say) -> Ring:
     """Ring and floor in turns; medians over the rounds."""
-    config = BareConfig(backend="emulated", spin_ns=NEVER_NS)
+    config = BareConfig(
+        backend="emulated", spin_ns=NEVER_NS, value_max=LOOKUP, demand_max=2 * LOOKUP
+    )
     rows: list[list[float]] = []
     with BareDevice(config) as device, device.driver() as driver:
+        keys = [number.to_bytes(2, "little") for number in range(LOOKUP)]
+        values = Values(driver)
+        for key in keys[::2]:
+            values.store(key, b"value")
         for _ in range(rounds):
             rtt = np.percentile(driver.bench_nop(commands), [50, 99])
             python = np.percentile(_from_python(driver, max(commands // 20, 50)), 50)
-            rows.append([*rtt.tolist(), float(python)])
+            lookup = np.percentile(driver.bench_values(values.asks(keys), commands // 20), 50)
+            rows.append([*rtt.tolist(), float(python), float(lookup)])
     floor = np.median([np.percentile(spin_rtt(commands), [50, 99]) for _ in range(rounds)], axis=0)
-    p50, p99, python_p50 = (statistics.median(column) for column in zip(*rows, strict=True))
+    p50, p99, python_p50, lookup_p50 = (
+        statistics.median(column) for column in zip(*rows, strict=True)
+    )
     say(
         f"round trip p50 {p50:.0f} ns, p99 {p99:.0f} ns; floor of two spinning threads "
-        f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns"
+        f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns; lookup of {LOOKUP} values "
+        f"{lookup_p50:.0f} ns"
     )
     return Ring(
         rtt_ns_p50=p50,
@@ -323,6 +345,7 @@ def _ring(commands: int, rounds: int, say: Say) -> Ring:
         ratio_to_floor=p50 / float(floor[0]),
         python_rtt_ns_p50=python_p50,
         commands=commands,
+        lookup_ns_p50=lookup_p50,
     )
 
 

@@ -33,7 +33,7 @@ READS = fabric.Reads(
     ratio_range=(1.0, 1.2),
     ratio_unchecked=1.0,
 )
-RING = fabric.Ring(448, 689, 280, 304, 1.6, 2_025)
+RING = fabric.Ring(448, 689, 280, 304, 1.6, 2_025, 20_000, 31_000)
 TIMERS = StageTimers("timers", 1, 4_096, 2_312, 2_246, 0.991, 280, 100)
 LAYER = fabric.Layer(8, 4, 65_536, 3e6, 1e6, 0.33)
 

@@ -30,7 +30,7 @@ from offstage.testbeds.report.page.plot import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["pareto_figure"]
+__all__ = ["curves", "pareto_figure"]
 
 NAMED_MAX = 8
 """With more series, one that is not of the front is named only if it is isolated."""
@@ -75,7 +75,8 @@ def pareto_figure(view: View) -> Figure:
         f"share of "
         f"{view.metric.hit_words} that were staged in time, above the bytes read in multiples of "
         f"what demand-only LRU reads at {view.metric.traffic_words}. A line joins one policy over "
-        "buffers; bars are 95 % intervals over requests; faint marks are beaten by another on "
+        "buffers, a dotted one the settings of one parameter at one buffer, such as a budget of "
+        "reads; bars are 95 % intervals over requests; faint marks are beaten by another on "
         "both axes. Dashed: bounds at the same buffers; of these, clairvoyant is what was "
         "attainable under the cap.",
         looks_legend(view, more=more),
@@ -115,6 +116,14 @@ def _draw(drawn: Picture, facet: Facet, metric: Metric) -> None:
             color=colour(series.look.colour),
             linewidth=1.0,
         )
+    for curve in curves(spots):
+        axes.plot(
+            [one.traffic.value for one in curve],
+            [y(one.hit.value) for one in curve],
+            color=colour("muted"),
+            linewidth=1.0,
+            linestyle=(0, (1, 2)),
+        )
     axes.step(
         [t for t, _ in front],
         [y(h) for _, h in front],
@@ -137,6 +146,23 @@ def _spots(facet: Facet, metric: Metric) -> list[Spot]:
             hit, traffic = metric.hit_of(point), metric.traffic_of(point)
             if hit is not None and traffic is not None:
                 found.append(Spot(series.look, point, hit, traffic))
+    return found
+
+
+def curves(spots: Sequence[Spot]) -> list[list[Spot]]:
+    """The points of one policy at one buffer that differ in a single parameter, in its order."""
+    families: dict[tuple[str, str, bool, float], list[Spot]] = {}
+    for one in spots:
+        info = one.point.info
+        at = info.policy, info.eviction, info.granule, info.buffer_over_k
+        families.setdefault(at, []).append(one)
+    found = []
+    for rows in families.values():
+        settings = [one.point.info.parameters for one in rows]
+        names = {name for own in settings for name in own}
+        varied = [name for name in names if len({own.get(name) for own in settings}) > 1]
+        if len(varied) == 1 and all(varied[0] in own for own in settings):
+            found.append(sorted(rows, key=lambda one: one.point.info.parameters[varied[0]]))
     return found
 
 

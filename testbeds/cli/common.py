@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
+from offstage.testbeds.cli.groups import usage_line
 from offstage.testbeds.document import as_line, plain
 
 __all__ = [
@@ -205,7 +206,7 @@ def one_line_errors() -> Iterator[Outcome]:
         # so they are recognized by their methods and not by their class.
         if not hasattr(error, "format_message"):
             raise
-        line = " ".join(str(error.format_message()).split()).rstrip(".")
+        line = usage_line(error)
         # An empty one: no arguments were given, and the help has been printed, which is no error.
         outcome.code = _complain(f"{line}; see --help", 2) if line else 0
 

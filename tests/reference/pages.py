@@ -6,18 +6,17 @@
 generated part is written by hand.
 """
 
-import inspect
 import re
-import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from schemas import printed, schema_name, schemas, written
+
+if TYPE_CHECKING:
+    from offstage.testbeds.cli.described import Parameter
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -55,6 +54,8 @@ HOW_TO = {
     "offstage keys": "how-to/run-host-and-dpu.md",
     "offstage lab": "how-to/run-an-experiment.md",
     "offstage lab pod": "reference/pod-lab.md",
+    "offstage man": "tutorial.md",
+    "offstage model": "reference/cache-groups.md",
     "offstage models": "how-to/real-model.md",
     "offstage plan": "how-to/plan-a-tier.md",
     "offstage pod": "how-to/pod.md",
@@ -103,83 +104,43 @@ def title_of(page: Path) -> tuple[str, str]:
     return title, re.split(r"(?<=[.?]) (?=[A-Z`])", first)[0]
 
 
-def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command that is not a group, by its full name."""
-    for name, one in getattr(command, "commands", {}).items():
-        yield from leaves(one, (*path, name))
-    if not hasattr(command, "commands"):
-        yield " ".join(("offstage", *path)), command
-
-
 def commands() -> str:
     """Every command with its options, from the command line's own definitions."""
-    import typer
+    from offstage.testbeds.cli.described import described
 
-    from offstage.testbeds.cli import COMMANDS, build
-
-    app = typer.main.get_command(build(list(COMMANDS)))
-    found = dict(sorted(leaves(app)))
-    options = {name: list(option_rows(command)) for name, command in found.items()}
+    whole = described()
+    found = {one.name: one for one in whole.all() if not one.commands}
+    options = {name: list(map(option_row, one.parameters)) for name, one in found.items()}
     count = Counter(row for rows in options.values() for row in rows)
     shared = [row for row in sorted(count) if count[row] >= SHARED_BY and row[0].startswith("`--")]
-    groups = sorted((name, one.help or "") for name, one in app.commands.items())
+    groups = ([f"`{one.name}`", one.summary] for one in whole.commands.values())
     pieces = [
-        table(("command", "does"), ([f"`offstage {name}`", first(text)] for name, text in groups)),
+        table(("command", "does"), groups),
         "\n## Options of several commands\n\n"
         "A command that takes some of these names them after its own.\n\n",
         table(("option", "default", "what it is"), shared),
     ]
-    for name, command in found.items():
+    for name, one in found.items():
         own = [row for row in options[name] if row not in shared]
         also = [row[0] for row in options[name] if row in shared]
         page = max((key for key in HOW_TO if name.startswith(key)), key=len)
-        text = [" ".join(part.split()) for part in inspect.cleandoc(command.help).split("\n\n")]
-        text.append(f"See [{title_of(DOCS / HOW_TO[page])[0]}](../{HOW_TO[page]}).")
-        text[-1] += f" Also {', '.join(also)}." if also else ""
-        pieces.append(f"\n## {name}\n\n" + "\n".join(text) + "\n")
+        see = f"See [{title_of(DOCS / HOW_TO[page])[0]}](../{HOW_TO[page]})."
+        see += f" Also {', '.join(also)}." if also else ""
+        pieces.append(f"\n## {name}\n\n" + "\n".join([*one.text, see]) + "\n")
         if own:
             pieces.append("\n" + table(("option", "default", "what it is"), own))
     return "".join(pieces).replace("(../reference/", "(")
 
 
-def first(text: str) -> str:
-    """The first sentence of a help text."""
-    return re.split(r"(?<=[.;]) |\n\n", " ".join(text.split()))[0].rstrip(".;")
-
-
-def option_rows(command: Any) -> Iterator[tuple[str, str, str]]:
-    """Name, default and meaning of each argument and option."""
-    kinds = typing.get_type_hints(inspect.unwrap(command.callback))
-    for one in command.params:
-        if one.name == "help":
-            continue
-        kind, values = kind_of(kinds[one.name])
-        word = one.metavar or kind
-        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-        if names.startswith("`--"):
-            names = names if not word else names.removesuffix("`") + f" {word}`"
-        else:
-            names = f"`{word if one.metavar else one.name.upper()}`"
-        default = "" if callable(one.default) else one.default
-        default = getattr(default, "value", default)
-        told = "on" if default is True else "" if not default and default != 0 else f"`{default}`"
-        told = "needed" if one.required else "" if default is False else told
-        meaning = ": ".join(part for part in (values, one.help or "") if part)
-        if one.envvar:
-            meaning += f"; also `{one.envvar}`"
-        yield names, told, meaning.replace("|", "\\|")
-
-
-def kind_of(annotation: Any) -> tuple[str, str]:
-    """The word for a value of this type, and its choices."""
-    parts = [part for part in typing.get_args(annotation) if part is not NoneType]
-    if isinstance(annotation, UnionType) or typing.get_origin(annotation) in (list, typing.Union):
-        return kind_of(parts[0])
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        values = [f"`{one.value}`" for one in annotation]
-        return "", " or ".join([", ".join(values[:-1]), values[-1]]).removeprefix(" or ")
-    words = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-    return words.get(annotation, ""), ""
+def option_row(one: "Parameter") -> tuple[str, str, str]:
+    """Name, default and meaning of an argument or option."""
+    if one.is_option and one.names[0].startswith("--"):
+        names = f"`{'`, `'.join(one.names)}{' ' * bool(one.word)}{one.word}`"
+    else:
+        names = ", ".join(f"`{name}`" for name in one.names or [one.word])
+    default = "needed" if one.needed else f"`{one.default}`" if one.default else ""
+    default = "on" if one.default == "on" else default
+    return names, default, one.meaning.replace("|", "\\|")
 
 
 def options() -> str:
@@ -343,9 +304,37 @@ def synthesized() -> str:
     return table(("block", "size", "µm²", "flops", "longest path, ps", "GHz at most"), rows)
 
 
+def cached_models() -> str:
+    """The cache of every published model, as `offstage model show` has it."""
+    from offstage.bindings.units import format_size
+    from offstage.host.model.models import caches
+    from offstage.testbeds.models.shown import shown
+
+    def size(of: Any, stored: Any) -> str:
+        if of.beyond_context:
+            return ""
+        return "not published" if stored is None else format_size(round(stored.value))
+
+    rows = []
+    for name, shape in caches().items():
+        if shape.source.startswith("no model"):
+            continue
+        found = shown(shape, "bf16")
+        *_, at, _, longest = found.lengths
+        kinds = ", ".join(dict.fromkeys(one.kind for one in found.groups))
+        state = format_size(found.state_bytes) if found.state_bytes else ""
+        token = format_size(round(found.token.value))
+        sizes = [size(at, at.cache), size(longest, longest.cache)]
+        sizes += [size(at, at.read), size(at, at.resident)]
+        rows.append([f"`{name}`", kinds, token, state, *sizes, found.source])
+    head = ("model", "groups", "a token", "state", "at 128K", "at 1M", "read at 128K")
+    return table((*head, "resident at 128K", "source"), rows)
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("index.md", "pages"): index,
     ("reference/asic.md", "commands"): chip_commands,
+    ("reference/cache-groups.md", "models"): cached_models,
     ("reference/cli.md", "commands"): commands,
     ("reference/config.md", "options"): options,
     ("reference/json.md", "commands"): schemas_of_commands,

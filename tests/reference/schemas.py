@@ -173,6 +173,7 @@ def of_experiments() -> dict[str, Kinds]:
     """Traces, models, the laboratory, and what reads its results."""
     from offstage.testbeds.cli import printed as p
     from offstage.testbeds.cli.trace_selections import Described
+    from offstage.testbeds.models.shown import ModelShown
     from offstage.testbeds.workloads.requests.stats import BlockInfo, SessionInfo, TraceInfo
     from offstage.testbeds.workloads.selections.explain import Explained
     from offstage.testbeds.workloads.selections.field import Structure
@@ -195,6 +196,7 @@ def of_experiments() -> dict[str, Kinds]:
         "lab pod": (p.LabPods,),
         "lab policies": (p.LabPolicies,),
         "lab run": (p.LabRan,),
+        "model show": (ModelShown,),
         "models get": (p.ModelKept,),
         "models list": (p.ModelsListed,),
         "report": (p.PageMade, p.FiguresMade, p.Differences),

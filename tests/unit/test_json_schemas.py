@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from against_schema import SCHEMAS, checked
 from bench_results import RESULTS
 from jsonschema import Draft202012Validator
-from pages import leaves
 from schemas import printed
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli import COMMANDS, build, run
+from offstage.testbeds.cli import run
+from offstage.testbeds.cli.described import described
 from offstage.testbeds.document import SCHEMA_VERSION, as_json, as_line, refuse_later
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +31,8 @@ ASKED = {
     "keys make client keys": (),
     "keys make server served": (),
     "lab policies": (),
+    "model show deepseek-v4-pro --kv-dtype fp8": (),
+    "model show gemma-3-270m": (),
     "models list": (),
     "plan": (),
     "plan --model llama-3-8b --users 4 --tiers ddr5,tlc": (),
@@ -45,11 +46,10 @@ ASKED = {
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
     """And no schema is of a command that there is not."""
-    app = typer.main.get_command(build(list(COMMANDS)))
     print_json = [
-        name.removeprefix("offstage ")
-        for name, command in leaves(app)
-        if any("--format" in one.opts for one in command.params)
+        one.name.removeprefix("offstage ")
+        for one in described().all()
+        if any("--format" in each.names for each in one.parameters)
     ]
     assert sorted(print_json) == sorted(printed())
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.host.model.geometry import KvGeometry, LayerKv
-from offstage.host.model.models import GEOMETRIES, geometry
+from offstage.host.model.models import GEOMETRIES, caches, geometry
 
 # Published bytes of KV per token at two bytes a value. Llama-3: 2 * layers * kv_heads * head_dim
 # * 2; Mooncake (arXiv:2407.00079) rounds the 70B figure to 320 KB. DeepSeek-V3: 61 * 576 * 2.
@@ -22,9 +22,12 @@ def test_bytes_per_token_equal_the_published_figure(name: str) -> None:
 
 def test_deepseek_v4_pro_costs_about_10_kb_per_token() -> None:
     """vLLM publishes 9.62 GiB at 1,048,576 tokens in bfloat16, index keys included; a figure of
-    three digits is good to 0.1 %. The windows, 61 * 128 entries, are below that."""
+    three digits is good to 0.1 %. The windows, 61 * 128 entries, are below that; the state of its
+    compressors is published beside it, as 17.84 MiB."""
     shape = geometry("deepseek-v4-pro")
-    assert shape.session_bytes(1 << 20) / 2**30 == pytest.approx(9.62, rel=1.5e-3)
+    entries = shape.session_bytes(1 << 20) - shape.state_bytes
+    assert entries / 2**30 == pytest.approx(9.62, rel=1.5e-3)
+    assert round(shape.state_bytes / 2**20, 2) == 17.84
     assert shape.bytes_per_token() == pytest.approx(10e3, rel=0.02)
 
 
@@ -57,8 +60,8 @@ def test_demo_blocks_are_32_kib() -> None:
 @pytest.mark.parametrize("shape", GEOMETRIES.values(), ids=GEOMETRIES)
 @given(blocks=st.integers(1, 5000))
 def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
-    """In every geometry a session of whole blocks is the sum of its blocks, index keys and
-    windows."""
+    """In every geometry a session of whole blocks is the sum of its blocks, index keys, windows
+    and states."""
     tokens = blocks * shape.block_tokens
     assert shape.source
     assert shape.block_count(tokens) == blocks == shape.block_count(tokens - 1)
@@ -67,6 +70,7 @@ def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
         index_bytes = shape.index_entry_bytes(number) * shape.block_tokens
         expected += blocks * (shape.block_bytes(number) + index_bytes // layer.tokens_per_entry)
         expected += min(layer.window_tokens, tokens) * shape.entry_bytes(number)
+        expected += layer.state_bytes
     assert shape.session_bytes(tokens) == expected
 
 
@@ -82,6 +86,12 @@ def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
         ({"layers": (LayerKv("mla", 1, 8, index_dim=-1),)}, "negative"),
         ({"layers": (LayerKv("mla", 1, 8, value_dim=9),)}, "at most its head_dim"),
         ({"layers": (LayerKv("gqa", 1, 8, value_dim=4),)}, "to a latent only"),
+        ({"layers": (LayerKv("gqa", 1, 8, rotary_dim=4),)}, "to a latent only"),
+        ({"layers": (LayerKv("mla", 1, 8, rotary_dim=9),)}, "at most its head_dim"),
+        ({"layers": (LayerKv("window", 1, 8),)}, "a window of 0 tokens"),
+        ({"layers": (LayerKv("gqa", 1, 8, granule_entries=0),)}, "below 1"),
+        ({"layers": (LayerKv("gqa", 1, 8, top_k=-2),)}, "negative"),
+        ({"layers": (LayerKv("state", 0, 0, state_bytes=-1),)}, "negative"),
     ],
 )
 def test_an_impossible_geometry_is_refused(change: dict[str, object], says: str) -> None:
@@ -96,6 +106,11 @@ def test_bad_questions_are_answered_with_the_fix() -> None:
         geometry("deepseek-v4-pro").block_bytes(0, 64)
     with pytest.raises(BadInput, match="hca entries of 128 tokens"):
         geometry("deepseek-v4-pro").block_shape()
+    for name in ("gemma-3-270m", "qwen3-next-80b-a3b"):
+        with pytest.raises(BadInput, match="gqa or mla"):
+            caches()[name].block_shape()
+        with pytest.raises(BadInput, match="unknown geometry"):
+            geometry(name)
 
 
 def test_a_latent_is_one_plane_and_its_front_is_the_value() -> None:

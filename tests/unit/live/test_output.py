@@ -17,7 +17,7 @@ import pytest
 from offstage import __version__
 from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
 from offstage.testbeds.beds.daemon import offstage_words
-from offstage.testbeds.cli import COMMANDS, run
+from offstage.testbeds.cli import COMMANDS, PANELS, run
 from offstage.testbeds.cli.common import one_line_errors
 
 ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
@@ -99,28 +99,55 @@ def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
 
 
 def test_help_begins_with_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command in one panel, five of them first; -h at any depth."""
-    assert run(["-h"]) == 0
-    text = capsys.readouterr().out
-    shown = re.findall(r"^. (\w+)  +\S", text[text.index("Start here") :], re.MULTILINE)
-    assert shown[:5] == ["demo", "doctor", "plan", "compare", "report"]
-    assert sorted(shown) == sorted(COMMANDS)
-    for words in (["dpu"], ["dpu", "status"]):
-        shown = []
-        for option in ("-h", "--help"):
-            assert run([*words, option]) == 0
-            shown.append(capsys.readouterr().out)
-        assert shown[0] == shown[1] != ""
+    """Every command in one panel, and five of them in the first; without a word it is the same."""
+    pages = []
+    for words in (["-h"], []):
+        assert run(words) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+    panels = re.findall(r"^╭─ ([\w ]+?) ─+╮\n(.*?)^╰", pages[0], re.MULTILINE | re.DOTALL)
+    shown = {title: re.findall(r"^. (\w+)  +\S", text, re.MULTILINE) for title, text in panels}
+    assert [title for title, _ in panels] == ["Options", *PANELS]
+    assert shown["Start here"] == ["demo", "doctor", "plan", "compare", "report"]
+    assert [name for title in PANELS for name in shown[title]] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("offstage de", "demo"), ("offstage dpu stat", "status"), ("offstage lab run --ou", "--out")],
+)
+def test_a_shell_completes_commands_and_options(shell: str, line: str, expected: str) -> None:
+    """As each asks: by the environment."""
+    asked = {
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))},
+        "zsh": {"_TYPER_COMPLETE_ARGS": line},
+        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell]
+    done = offstage(out=subprocess.PIPE, _OFFSTAGE_COMPLETE=f"complete_{shell}", **asked)
+    assert done.returncode == 0
+    assert re.findall(r"(?<![\w-])(?:--)?\w+(?=\"|\t|\n|$)", done.stdout)[0] == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"), [("offstage de", "demo"), ("offstage dpu stat", "status")]
+    ("shell", "file"),
+    [
+        ("bash", ".bash_completions/offstage.sh"),
+        ("zsh", ".zfunc/_offstage"),
+        ("fish", ".config/fish/completions/offstage.fish"),
+    ],
 )
-def test_a_shell_completes_commands(line: str, expected: str) -> None:
-    """As bash asks: by the environment."""
-    asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    done = offstage(out=subprocess.PIPE, _OFFSTAGE_COMPLETE="complete_bash", **asked)
-    assert (done.returncode, done.stdout.split()) == (0, [expected])
+def test_completion_is_installed_for_each_shell(shell: str, file: str, tmp_path: Path) -> None:
+    """Where it looks, in the home of the user, which is another one here."""
+    done = offstage(
+        "--install-completion",
+        shell,
+        out=subprocess.PIPE,
+        HOME=str(tmp_path),
+        _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1",  # it is given here
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "offstage" in (tmp_path / file).read_text(encoding="utf-8")
 
 
 ENCODINGS = [

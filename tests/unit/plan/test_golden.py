@@ -64,11 +64,14 @@ def test_2_bytes_of_a_latent() -> None:
 
 def test_3_a_hybrid_of_two_compressions() -> None:
     """30 layers at ratio 4, 31 at 128, and windows that do not grow; published are 9.62 and 1.20
-    GiB, and 83.88 GiB for the model before it."""
+    GiB, a state of 17.84 MiB beside them, and 83.88 GiB for the model before it. A plan counts the
+    state, since a session that comes back needs it."""
     assert per_token("deepseek-v4-pro") == 9_848
     assert per_token("deepseek-v4-pro") * M / GIB == near(9.617)
-    assert gib("deepseek-v4-pro", M) == near(9.617 + 0.007)
-    assert gib("deepseek-v4-pro", 128 * K) == near(1.20, rel=0.01)
+    state = geometry("deepseek-v4-pro").state_bytes / GIB
+    assert state * 1024 == near(17.84)
+    assert gib("deepseek-v4-pro", M) - state == near(9.617 + 0.007)
+    assert gib("deepseek-v4-pro", 128 * K) - state == near(1.20, rel=0.01)
     assert gib("deepseek-v3.2", M) == near(83.88)
 
 

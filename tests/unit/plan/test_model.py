@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.plan.kv import parameters, token_bytes
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.models import geometry
+from offstage.testbeds.plan.kv import parameters, session_bytes, token_bytes
+from offstage.testbeds.plan.model import Model
 
 LLAMA_70B = {
     "hidden_size": 8192,
@@ -74,6 +77,49 @@ def test_it_has_the_parameters_and_the_kv_of_its_card(
     assert "config.json" in found.source
 
 
+@pytest.mark.parametrize(
+    ("kind", "everything", "active", "state", "token"),
+    [
+        ("qwen3_next", 80, 3, 77_856_768, 24_576),
+        ("gpt_oss", 117, 5.1, 0, 36_864),
+        ("minimax_m2", 230, 10, 0, 253_952),
+        ("kimi_linear", 48, 3, 20 * 2_195_456, 7 * 1_152),
+    ],
+)
+def test_a_hybrid_has_the_parameters_and_the_state_of_its_card(
+    kind: str, everything: float, active: float, state: int, token: int, tmp_path: Path
+) -> None:
+    """By the defaults of transformers' class; Kimi Linear's layers are given, three linear ones to
+    each full one. A card rounds to a whole number of 10^9."""
+    config: dict[str, Any] = {"model_type": kind}
+    if kind == "kimi_linear":
+        full = [4, 8, 12, 16, 20, 24, 27]
+        linear = [one for one in range(1, 28) if one not in full]
+        sizes = {"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4}
+        config["linear_attn_config"] = {"full_attn_layers": full, "kda_layers": linear, **sizes}
+    shape, found, passed = parameters(str(written(tmp_path, config)))
+    assert found.value == pytest.approx(everything, rel=0.03)
+    assert passed.value == pytest.approx(active, rel=0.3)
+    assert token_bytes(shape, "fp16").value == token
+    assert session_bytes(shape, "fp16", 1).value == pytest.approx(state + held_by_one(shape))
+
+
+def test_a_latent_of_a_table_has_the_rows_of_a_published_one() -> None:
+    """576 values are 512 and 64 rotary ones, which 8 bits keep in 16: 656 B (FlashMLA)."""
+    given = Model(layers=61, form="mla", heads=128, head=576, parameters=671)
+    for dtype in ("fp16", "fp8", "fp4"):
+        ours, published = (
+            token_bytes(shape, dtype) for shape in (given.shape("ours")[0], geometry("deepseek-v3"))
+        )
+        assert (ours.low, ours.value, ours.high) == (published.low, published.value, published.high)
+    assert token_bytes(given.shape("ours")[0], "fp8").value == 61 * 656
+
+
+def held_by_one(shape: KvGeometry) -> int:
+    """Bytes of the entries of a session of one token."""
+    return sum(shape.entry_bytes(number) for number in range(shape.layer_count))
+
+
 def test_a_model_of_the_table_is_known_by_its_id_in_any_case() -> None:
     for name in ("Llama-3-70B", "meta-llama/meta-llama-3-70b"):
         assert parameters(name) == parameters("llama-3-70b")
@@ -96,7 +142,11 @@ def test_an_id_is_looked_up_in_the_cache_of_hugging_face(
         ([], "not a model's config.json"),
         ({}, "no whole number num_hidden_layers"),
         (LLAMA_70B | {"vocab_size": "many"}, "no whole number vocab_size"),
-        (LLAMA_70B | {"layer_types": ["sliding_attention"]}, "sliding window"),
+        (LLAMA_70B | {"layer_types": ["sliding_attention"]}, "layer_types has 1 entries"),
+        (
+            {"model_type": "jamba"},
+            r"the parameters of layers of its kind \(state\) are not counted",
+        ),
         (LLAMA_70B | {"num_hidden_layers": 0}, "layers"),
     ],
 )

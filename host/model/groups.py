@@ -1,0 +1,184 @@
+"""Cache groups: what the layers of a model keep of a session, by kind.
+
+A *cache group* is what several layers keep in the same way: entries of one size for so many tokens
+each, kept for the whole context or for a window, read whole or by a selection; or a state. A layer
+may belong to several: one of DeepSeek-V4 has compressed entries, a window, index keys and the
+buffer of its compressor. Bytes are what formats make of an entry's values (`formats.py`).
+
+| kind | one entry | kept | a step reads |
+|---|---|---|---|
+| full | K and V of a token | with the context | all, or what the model selects |
+| latent | the latent of a token (MLA) | with the context | all, or the top k |
+| compressed | one latent for so many tokens | with the context | all (c128), or the top k (c4) |
+| window | as the layer's others, uncompressed | for the last tokens | all |
+| indexer | the key by which a selection scores an entry | with the context | all |
+| recurrent | none: a state of one size | with the session | all, and writes it |
+| compressor | none: the tokens of an entry not yet full | with the session | all, and writes it |
+
+Pure functions of layers, immutable, any thread. Nothing can fail: `KvGeometry` has checked them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from offstage.host.model.layer_kv import UNPUBLISHED, LayerKv, Layout
+
+__all__ = ["CacheGroup", "GroupKind", "Life", "Selected", "groups_of"]
+
+GroupKind = Literal["full", "latent", "compressed", "window", "indexer", "recurrent", "compressor"]
+Life = Literal["context", "window", "session"]
+"""How long an entry lives: as long as its token is context; until it is behind the window; a state
+is replaced at each step, as long as its session lives."""
+Selected = Literal["all", "top-k", "window", "state"]
+"""What a step reads: every entry; the best by the model's own indexer; the window; the state."""
+ORDER: tuple[GroupKind, ...] = (
+    "full",
+    "latent",
+    "compressed",
+    "window",
+    "indexer",
+    "recurrent",
+    "compressor",
+)
+
+
+class _Key(NamedTuple):
+    """What layers of one group have in common; the fields are those of `CacheGroup`."""
+
+    kind: GroupKind
+    layout: Layout
+    values: int
+    vectors: int
+    rotary: int
+    tokens_per_entry: int
+    tokens_max: int
+    top_k: int
+    granule_entries: int
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """One group.
+
+    layers: their numbers. values: of one entry of one layer. vectors: those that may have a scale:
+    K and V of each head; 1 of a latent. rotary: values kept in 16 bits by kernels that store the
+    others in fewer. tokens_per_entry: the compression. tokens_max: the window, 0 without one.
+    top_k: entries of a layer that a step reads at most; 0: all; `UNPUBLISHED`: some.
+    granule_entries: neighbours selected together. selectors: how many of the layers select for
+    themselves; the others reuse what an earlier one selected. state_bytes: of one layer.
+    """
+
+    kind: GroupKind
+    layers: tuple[int, ...]
+    layout: Layout
+    values: int
+    vectors: int
+    rotary: int
+    tokens_per_entry: int
+    tokens_max: int
+    top_k: int
+    granule_entries: int
+    selectors: int
+    state_bytes: int
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that keep it."""
+        return len(self.layers)
+
+    @property
+    def grows(self) -> bool:
+        """Whether each token adds to it, however long the session is."""
+        return bool(self.values) and not self.tokens_max
+
+    @property
+    def lives(self) -> Life:
+        """How long what it holds is kept."""
+        if not self.values:
+            return "session"
+        return "window" if self.tokens_max else "context"
+
+    @property
+    def selected(self) -> Selected:
+        """What a step reads of it."""
+        if not self.values:
+            return "state"
+        if self.tokens_max:
+            return "window"
+        return "top-k" if self.top_k else "all"
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether every step reads all of it: it cannot wait in a tier while its session decodes,
+        unless a selection of our own, which approximates, reads less."""
+        return self.selected != "top-k"
+
+    def entries(self, tokens: int) -> int:
+        """Entries of one layer after `tokens` tokens; a begun one counts whole."""
+        if not self.values:
+            return 0
+        if self.tokens_max:
+            return min(tokens, self.tokens_max)
+        return -(-tokens // self.tokens_per_entry)
+
+    def read(self, tokens: int) -> int | None:
+        """Entries of one layer that a step reads at most; None where that is not published."""
+        if self.top_k == UNPUBLISHED:
+            return None
+        entries = self.entries(tokens)
+        return min(self.top_k, entries) if self.top_k else entries
+
+
+def groups_of(layers: Sequence[LayerKv]) -> tuple[CacheGroup, ...]:
+    """The groups of a model's layers, kind by kind, each in the order of their first layers."""
+    found: dict[_Key, list[int]] = {}
+    for number, layer in enumerate(layers):
+        for key in _keys(layer):
+            found.setdefault(key, []).append(number)
+    made = [
+        CacheGroup(
+            **key._asdict(),
+            layers=tuple(numbers),
+            selectors=sum(layers[one].selection_layer < 0 for one in numbers) if key.top_k else 0,
+        )
+        for key, numbers in found.items()
+    ]
+    return tuple(sorted(made, key=lambda one: (ORDER.index(one.kind), one.layers)))
+
+
+def _keys(layer: LayerKv) -> Iterator[_Key]:
+    """The groups that a layer belongs to."""
+    if layer.has_entries and layer.form != "window":
+        yield _entries(layer)
+    if layer.has_entries and layer.window_tokens:
+        window = _entries(layer)._replace(kind="window", tokens_per_entry=1)
+        yield window._replace(tokens_max=layer.window_tokens, top_k=0, granule_entries=1)
+    if layer.index_dim:
+        index = _entries(layer)._replace(kind="indexer", values=layer.index_dim, vectors=1)
+        yield index._replace(rotary=0, top_k=0, granule_entries=1)
+    if layer.state_bytes:
+        kind: GroupKind = "compressor" if layer.has_entries else "recurrent"
+        yield _Key(kind, layer.layout, 0, 0, 0, 1, 0, 0, 1, layer.state_bytes)
+
+
+def _entries(layer: LayerKv) -> _Key:
+    """The entries that grow with the context."""
+    kinds: dict[Layout, GroupKind] = {
+        "heads": "full",
+        "latent": "latent",
+        "compressed": "compressed",
+    }
+    return _Key(
+        kinds[layer.layout],
+        layer.layout,
+        layer.entry_values,
+        layer.planes * layer.kv_heads if layer.layout == "heads" else 1,
+        layer.rotary_dim,
+        layer.tokens_per_entry,
+        0,
+        layer.top_k,
+        layer.granule_entries,
+        0,
+    )

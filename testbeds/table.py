@@ -12,14 +12,17 @@ from typing import Any
 from rich.table import Table as Drawn
 from rich.text import Text
 
-__all__ = ["NOTHING", "Cell", "Column", "Part", "Swatch", "Table", "answers"]
+__all__ = ["NOTHING", "SIGN", "Cell", "Column", "Part", "Swatch", "Table", "answers"]
 
 NOTHING = "–"
+SIGN = "†"
+"""Of a void figure."""
 STYLES = {
     "": "",
     "best": "bold green",
     "good": "green",
     "missed": "yellow",
+    "void": "dim",
     "bad": "bold red",
     "dim": "dim",
 }

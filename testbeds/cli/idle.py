@@ -227,6 +227,7 @@ IDLE = (
     ),
     Idle("dpu status", ("everything",), _is("form", "json"), "with --format json, which is whole"),
     Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
+    Idle("results", ("at",), _lacks("to"), "without --to"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
 )
 """A row for each option without effect; `host run --help` and the like are unchanged."""

@@ -24,6 +24,13 @@ class ListFormat(StrEnum):
     csv = "csv"
 
 
+class Tracker(StrEnum):
+    """Where the figures of runs can be written to."""
+
+    mlflow = "mlflow"
+    otel = "otel"
+
+
 def register(app: typer.Typer) -> None:
     """Add `offstage results`."""
     app.command()(results)
@@ -49,21 +56,40 @@ def results(
         ListFormat,
         typer.Option("--format", help="text for people, json for programs, csv for spreadsheets"),
     ] = ListFormat.text,
+    to: Annotated[
+        Tracker | None,
+        typer.Option("--to", help="also write all figures of the rows listed into this tracker"),
+    ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            metavar="URL",
+            help="the tracking server of MLflow, or the collector of OpenTelemetry (OTLP over "
+            "HTTP); default: what their own variables say",
+        ),
+    ] = "",
 ) -> None:
     """List the runs below a folder: a row for each arm of a demo or host run, and each lab point.
 
     Any figure of their summary.json can be a column, a condition or the order. What cannot be read
-    is skipped, and named.
+    is skipped, and named. With --to mlflow a row becomes a run, once, however often it is written;
+    with --to otel each of its figures is a gauge.
     """
     from rich.console import Group
     from rich.text import Text
 
     from offstage.testbeds.report import listing
+    from offstage.testbeds.report.trackers import TRACKERS
 
     found, skipped = listing.rows_below(folder)
     rows = listing.filtered(found, where or [])
     if sort:
         rows = listing.sorted_by(rows, sort, found)
+    if to is not None:
+        new = TRACKERS[to.value](rows, at)
+        before = f", {len(rows) - new} were there" if new < len(rows) else ""
+        sys.stderr.write(f"offstage: {new} rows written to {to.value}{before}\n")
     names = [one.strip() for one in columns.split(",")] if columns else list(listing.SHOWN)
     rows = listing.chosen(rows, names, found)
     lines = [f"skipped: {printable(line)}" for line in skipped]

@@ -31,7 +31,17 @@ from offstage.testbeds.report.page.numbers import percent, show
 from offstage.testbeds.report.run.definitions import DEFINITIONS
 from offstage.testbeds.table import Column, Table
 
-__all__ = ["SHOWN", "Row", "as_csv", "as_table", "chosen", "filtered", "rows_below", "sorted_by"]
+__all__ = [
+    "DATE_FORMAT",
+    "SHOWN",
+    "Row",
+    "as_csv",
+    "as_table",
+    "chosen",
+    "filtered",
+    "rows_below",
+    "sorted_by",
+]
 
 Value = bool | str | int | float | None
 Row = dict[str, Value]
@@ -46,6 +56,8 @@ SHOWN = (
     "tokens_per_s",
 )
 """Columns that nobody asked for by name."""
+DATE_FORMAT = "%Y-%m-%d %H:%M"
+"""Of `date`: when the run was done, in UTC."""
 FIX = "name a folder that `offstage demo --out`, `host run --out` or `lab run --out` wrote into"
 TESTS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -122,7 +134,7 @@ def _rows_of(path: Path, folder: Path) -> Iterator[Row]:
     changed_s = path.stat().st_mtime
     head: Row = {
         "run": str(path.parent.relative_to(folder)) if path.parent != folder else folder.name,
-        "date": datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M"),
+        "date": datetime.fromtimestamp(changed_s, UTC).strftime(DATE_FORMAT),
     }
     if holds_lab_summary(path):
         for point in read_lab_summary(path).points:

@@ -39,6 +39,7 @@ BASE = {
     "testbed run": (["local"], ["netns"], ["local"]),
     "testbed down": (["netns"], ["qemu"]),
     "report": (["r", "--figures", "f"],),
+    "results": (["r"],),
 }
 """Words that make the rows of a command true, one after the other."""
 FLAGS = {

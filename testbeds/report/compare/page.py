@@ -11,14 +11,17 @@ from offstage.testbeds.report.compare.latency import ccdf, waterfall
 from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation, throughput
 from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.sentence import tiles
-from offstage.testbeds.report.compare.table import table_section
+from offstage.testbeds.report.compare.table import late_drives, table_section
 from offstage.testbeds.report.page.markup import facts
 from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import void_markup
 
 __all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "noted", "render", "write_comparison"]
 
+OF_THE_RUN = ("latency", "waterfall")
+"""Pictures that show the recorded run's own times."""
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
 
 
@@ -117,7 +120,8 @@ def figures_of(found: Comparison) -> list[Figure]:
         (name, title, [one for one in plots if one is not None], note)
         for name, title, plots, note in pieces
     ]
-    return [Figure(*one) for one in shown if one[2]]
+    late = void_markup(late_drives(columns).values())
+    return [Figure(*one, after=late if one[0] in OF_THE_RUN else "") for one in shown if one[2]]
 
 
 def _held(samples: int) -> str:

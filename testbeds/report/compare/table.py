@@ -9,10 +9,11 @@ from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import clock_ns, count, milliseconds, percent, ratio
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
-from offstage.testbeds.table import Cell, Table
+from offstage.testbeds.report.page.void import void_cell, void_lines, void_markup
+from offstage.testbeds.table import NOTHING, Cell, Table
 from offstage.testbeds.table import Column as Head
 
-__all__ = ["ROWS", "Row", "console_table", "devices_table", "table_section"]
+__all__ = ["ROWS", "Row", "console_table", "devices_table", "late_drives", "table_section"]
 
 
 class Row(NamedTuple):
@@ -297,6 +298,32 @@ ROWS = (
 )
 
 
+TIMED = (
+    *("hits", "late", "fetch_ns_mean", "fetch_ns_p50", "fetch_ns_p90", "fetch_ns_p99"),
+    *("fetch_ns_p999", "bytes_per_s", "stall_ms_p50", "stall_ms_p99", "deadlines_missed"),
+)
+"""Figures of a recorded run that depend on the times of its drive."""
+AGAINST_RECORDED = ("speed_up_mean", "speed_up_p99")
+"""Figures of a modelled device that are ratios to those of the recorded run."""
+
+
+def late_drives(columns: Sequence[Column]) -> dict[int, str]:
+    """By place, the columns of runs whose emulated drive was late, and what their note says."""
+    return {
+        at: note.what
+        for at, one in enumerate(columns)
+        for note in one.notes
+        if note.code == "emulation-late"
+    }
+
+
+def _cell(row: Row, column: Column, own: str, recorded: str) -> Cell:
+    """A figure, with what is said against it: of its own run, or of the one it is a ratio to."""
+    cell = _two_lines(row.show(column))
+    why = own if row.key in TIMED else recorded if row.key in AGAINST_RECORDED else ""
+    return cell if cell.text == NOTHING else void_cell(cell, why)
+
+
 def devices_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     """A row for each figure, a column for each device."""
     heads = [Head("figure", left=True)]
@@ -311,13 +338,18 @@ def devices_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
                 note="uncalibrated" if raw else "",
             )
         )
+    late = late_drives(columns)
+    recorded = next(iter(late.values()), "")
     lines = [
-        [Cell(row.label, tip=row.text), *(_two_lines(row.show(one)) for one in columns)]
+        [
+            Cell(row.label, tip=row.text),
+            *(_cell(row, one, late.get(at, ""), recorded) for at, one in enumerate(columns)),
+        ]
         for row in rows
     ]
     raw = any(column.calibrated is False for column in columns)
-    note = "* uncalibrated: no calibration on a measured run has passed" if raw else ""
-    return Table.of(heads, lines, note=note)
+    notes = ["* uncalibrated: no calibration on a measured run has passed"] if raw else []
+    return Table.of(heads, lines, note="\n".join([*notes, *void_lines(late.values())]))
 
 
 def table_section(columns: Sequence[Column]) -> str:
@@ -327,7 +359,8 @@ def table_section(columns: Sequence[Column]) -> str:
     return section(
         "devices",
         "The devices on the same decisions",
-        as_html(devices_table(known, columns), "table of devices"),
+        as_html(devices_table(known, columns), "table of devices")
+        + void_markup(late_drives(columns).values()),
         "Brackets give a figure's range over the ranges of the model's parameters. A dash: not "
         "known for this device.",
         folded("What the rows mean", tag("dl", meanings, class_="glossary")),

@@ -5,12 +5,14 @@ from offstage.testbeds.lab.results.summary import PointSummary, Subset
 from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out, looks_legend
 from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
+from offstage.testbeds.report.lab.void import reasons
 from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
 from offstage.testbeds.report.page.markup import Segment, bar, key, legend, section, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.void import void_markup
 from offstage.testbeds.report.run.definitions import END_TEXTS
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 from offstage.testbeds.table import Cell, Column, Table
@@ -23,7 +25,8 @@ READ_FATES = ("used", "late", "unused", "cancelled", "dropped")
 
 def _heading(view: View, facet: Facet) -> str:
     title = facet.title if len(view.facets) > 1 else f"buffer {over_k(facet.middle)}"
-    return f"<h3>{escape(title)}</h3>"
+    against = [point for _, point in facet.at(facet.middle)]
+    return f"<h3>{escape(title)}</h3>" + void_markup(reasons(against))
 
 
 # Why demands missed

@@ -4,10 +4,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View
+from offstage.testbeds.report.lab.void import reasons
 from offstage.testbeds.report.page.markup import key, legend
 from offstage.testbeds.report.page.pictures import Picture
 from offstage.testbeds.report.page.plot import Plot
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import void_markup
 
 __all__ = ["FACETS_MAX", "each_facet", "ends", "hits_shown", "left_out", "looks_legend"]
 
@@ -32,7 +34,8 @@ def each_facet(
             said(one),
             lambda drawn, facet=one: draw(drawn, facet),  # type: ignore[misc]
             height=height,
-            heading=f"<h3>{escape(one.title)}</h3>" if several else "",
+            heading=(f"<h3>{escape(one.title)}</h3>" if several else "")
+            + void_markup(reasons(one.points)),
             paper_height=2.5 + ROW_INCHES * rows,
         )
         for one in view.facets[:FACETS_MAX]

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from offstage.testbeds.lab.results.summary import PointSummary
 from offstage.testbeds.report.lab.hit_axis import SCALE_WORDS, Hits, hit_axis
 from offstage.testbeds.report.lab.series import Facet, Metric, View, over_k
+from offstage.testbeds.report.lab.void import reasons
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import void_markup
 
 __all__ = ["hints_figure"]
 
@@ -108,7 +110,7 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
         f"hints {facet.title}",
         words,
         draw,
-        heading=f"<h3>{escape(facet.title)}</h3>",
+        heading=f"<h3>{escape(facet.title)}</h3>" + void_markup(reasons(facet.points)),
         height=3.4,
         legend_rows=len(groups),
         paper_height=3.2,

@@ -38,12 +38,14 @@ from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of, w
 from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.lab.tier_table import tiers_section
 from offstage.testbeds.report.lab.tiers import tiers_figures
+from offstage.testbeds.report.lab.void import why_void
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary
 from offstage.testbeds.report.page.markup import chip, facts, section
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import SIGN
 
 __all__ = ["figures_of", "render_lab", "write_lab_report", "write_results"]
 
@@ -140,13 +142,21 @@ def _tiles(view: View) -> tuple[list[Tile], str]:
     )
     without = None if none is None else metric.hit_of(none)
     waited = None if none is None else none.stall_ms_p99
+    why = why_void(point, metric.hit)
+    sign, kind = (SIGN, "void") if why else ("", "")
     tiles = [
         Tile(
             _hits_name(metric),
-            percent(hit.value) if hit else "–",
+            percent(hit.value) + sign if hit else "–",
             f"{percent(without.value)} without prefetch" if without else "",
+            kind,
         ),
-        Tile("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
+        Tile(
+            "gap closed",
+            percent(gap.value) + sign if gap else "–",
+            "to the clairvoyant bound",
+            kind,
+        ),
         Tile("bytes read", ratio(traffic.value) if traffic else "–", _scale(metric)),
         Tile(
             "stall p99",
@@ -159,7 +169,7 @@ def _tiles(view: View) -> tuple[list[Tile], str]:
         f"{look.name} on {facet.title}, buffer {over_k(facet.middle)} ({count(info.buffer_blocks)} "
         f"blocks of {size(info.block_bytes)} a layer), {interval_text(hit)}"
     )
-    return tiles, note
+    return tiles, f"{note}. {SIGN} says little about a policy: {why}" if why else note
 
 
 def _hits_name(metric: Metric) -> str:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
@@ -146,8 +147,8 @@ class Facet:
         """The buffer shown by figures of a single buffer: the lower of the two in the middle of
         those at which most policies ran."""
         counts = Counter(point.info.buffer_over_k for point in self.points)
-        most = sorted(one for one, count in counts.items() if count == max(counts.values()))
-        return most[(len(most) - 1) // 2]
+        most = max(counts.values())
+        return median_low(one for one, count in counts.items() if count == most)
 
     def at(self, buffer_over_k: float) -> list[tuple[Look, PointSummary]]:
         """One point per series, of those that have one."""

@@ -19,10 +19,12 @@ from offstage.testbeds.report.lab.series import (
     view_of,
 )
 from offstage.testbeds.report.lab.tier_table import tiers_table
+from offstage.testbeds.report.lab.void import reasons, why_void
 from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.void import void_cell, void_lines, void_markup
 from offstage.testbeds.table import Cell, Column, Part, Table
 
 __all__ = ["glossary", "lab_table", "points_section"]
@@ -91,6 +93,7 @@ def points_section(view: View) -> str:
     pieces: list[str] = []
     for facet in view.facets:
         scroll = _html(facet, columns[:FOLDED], "points", bounds=True)
+        scroll += void_markup(reasons(facet.points))
         if more := columns[FOLDED:]:
             labels = ", ".join(lab_definition(column).label for column in more)
             rest = _html(facet, more, "more of the points", bounds=False)
@@ -121,6 +124,7 @@ def _facet_table(facet: Facet, columns: Sequence[str], *, bounds: bool = True) -
     return Table(
         [Column("policy", left=True), *map(_column, columns)],
         [_part(facet, buffer, columns, bounds) for buffer in facet.buffers],
+        note="\n".join(void_lines(reasons(facet.points))),
     )
 
 
@@ -136,10 +140,7 @@ def _part(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> 
     rows = [
         [
             look.cell(terse=f"  {look.name}"),
-            *(
-                _cell(getattr(point, column), column, "best" if point is best[column] else "")
-                for column in columns
-            ),
+            *(_figure(point, column, point is best[column]) for column in columns),
         ]
         for look, point in found
     ]
@@ -150,6 +151,13 @@ def _part(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> 
         small=f"{blocks:,} blocks a layer",
         bounds=[_bound(one, columns) for one in facet.bounds(buffer)] if bounds else [],
     )
+
+
+def _figure(point: PointSummary, column: str, best: bool) -> Cell:
+    """A point's figure, with what is said against it."""
+    value = getattr(point, column)
+    cell = _cell(value, column, "best" if best else "")
+    return cell if value is None else void_cell(cell, why_void(point, column))
 
 
 def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummary | None:

@@ -22,7 +22,8 @@ PACKAGE = "offstage.testbeds.report.page"
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the figures under the sentence. `kind`: "bad" for a value that must not occur."""
+    """One of the figures under the sentence. `kind`: "bad" for a value that must not occur,
+    "void" for one that a note speaks against."""
 
     name: str
     value: str

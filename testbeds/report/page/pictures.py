@@ -233,21 +233,25 @@ def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Pic
 
 def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
     """Logarithmic axes with plain numbers; each is `number` or `percent`, or unchanged."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+    from offstage.testbeds.report.page.ticks import NumberedLog
 
     forms = {
         "number": lambda value, _: f"{value:,.15g}",
         "percent": lambda value, _: f"{100 * value:.6g} %",
     }
+    figure = axes.get_figure(root=True)
+    slim = figure is not None and figure.get_figwidth() < SLIM_INCHES
     for axis, scale, kind in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
         if kind:
             scale("log")
+            few = slim and axis is axes.xaxis
+            axis.set_major_locator(NumberedLog(numticks=SLIM_TICKS if few else None))
             axis.set_major_formatter(FuncFormatter(forms[kind]))
             axis.set_minor_formatter(NullFormatter())
-    figure = axes.get_figure(root=True)
-    if x and figure is not None and figure.get_figwidth() < SLIM_INCHES:
-        axes.xaxis.set_major_locator(LogLocator(numticks=SLIM_TICKS))
-        axes.xaxis.set_minor_locator(NullLocator())
+            if few:
+                axis.set_minor_locator(NullLocator())
 
 
 def colour(name: str) -> str:

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from offstage.testbeds.report.page.markup import chip, swatch
 from offstage.testbeds.report.page.tags import escape, tag
-from offstage.testbeds.table import Cell, Column, Part, Table
+from offstage.testbeds.table import SIGN, Cell, Column, Part, Table
 
 __all__ = ["as_html"]
+
+CLASSES = ("bad", "void")
+"""Marks of a cell that are a class of the style."""
 
 
 def as_html(table: Table, label: str = "", kind: str = "") -> str:
@@ -56,7 +59,10 @@ def _row(table: Table, row: Sequence[object], kind: str = "") -> str:
     name, *rest = table.cells(row)
     shown = tag("th", _shown(name), scope="row", class_="" if table.columns[0].left else "number")
     for column, cell in zip(table.columns[1:], rest, strict=True):
-        classes = [*([] if column.left else ["number"]), *(["bad"] if cell.mark == "bad" else [])]
+        classes = [
+            *([] if column.left else ["number"]),
+            *([cell.mark] if cell.mark in CLASSES else []),
+        ]
         shown += tag("td", _shown(cell), class_=" ".join(classes))
     return tag("tr", shown, class_=kind)
 
@@ -65,6 +71,8 @@ def _shown(cell: Cell) -> str:
     text = escape(cell.text)
     if cell.tip:
         text = tag("abbr", text, tabindex=0, data_tip=cell.tip)
+    if cell.mark == "void":
+        text += tag("i", SIGN, class_="sign")  # which takes no room: the table is no wider
     if cell.mark == "best":
         text = f'<strong>{text}<span class="hidden"> (best)</span></strong>'
     small = f"<small>{escape(cell.small)}</small>" if cell.small else ""

@@ -12,9 +12,11 @@ from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.void import void_cell, void_lines, void_markup
 from offstage.testbeds.report.run.runs import Group, groups, label, reference_run, subject
 from offstage.testbeds.report.run.table import column_of
-from offstage.testbeds.table import Column, Part, Table
+from offstage.testbeds.report.run.void import why_void
+from offstage.testbeds.table import Cell, Column, Part, Table
 
 __all__ = ["baselines_section", "baselines_sentence", "baselines_table"]
 
@@ -66,7 +68,7 @@ def _tables(summary: Summary) -> list[tuple[Group, list[Row]]]:
     there = {one.provenance for one in summary.baselines}
     return [
         (group, _rows(group, summary.baselines))
-        for group in groups(summary.runs)
+        for group in groups(summary.runs, summary.notes)
         if group.provenance in there
     ]
 
@@ -94,7 +96,8 @@ def baselines_section(summary: Summary) -> str:
     if table is None:
         return ""
     said = tag("p", escape(baselines_sentence(summary)), class_="caption")
-    body = as_html(table, "table of baselines") + said
+    noted = void_markup(_reasons(_tables(summary)))
+    body = as_html(table, "table of baselines") + noted + said
     return section("baselines", "Compared with a host without a DPU", body, CAPTION)
 
 
@@ -109,11 +112,26 @@ def baselines_table(summary: Summary) -> Table | None:
     ]
     parts = [
         Part(
-            [[name, *(show(key, getattr(run, key)) for key in COLUMNS)] for name, run in rows],
+            [[name, *(_cell(group, run, key) for key in COLUMNS)] for name, run in rows],
             group.title,
             group.provenance,
             terse=group.where,
         )
         for group, rows in found
     ]
-    return Table(columns, parts)
+    return Table(columns, parts, note="\n".join(void_lines(_reasons(found))))
+
+
+def _cell(group: Group, run: RunResult, key: str) -> Cell:
+    return void_cell(Cell(show(key, getattr(run, key))), why_void(group, run, key))
+
+
+def _reasons(found: Sequence[tuple[Group, list[Row]]]) -> list[str]:
+    """What is said against figures of the table, run by run."""
+    return [
+        f"{name}: {why}"
+        for group, rows in found
+        for name, run in rows
+        for why in dict.fromkeys(why_void(group, run, key) for key in COLUMNS)
+        if why
+    ]

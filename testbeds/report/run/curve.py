@@ -10,8 +10,10 @@ from offstage.testbeds.report.page.markup import key, legend
 from offstage.testbeds.report.page.numbers import percent, ratio
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.void import void_markup
 from offstage.testbeds.report.run.plots import Colours, shade
 from offstage.testbeds.report.run.runs import Group, labels
+from offstage.testbeds.report.run.void import reasons
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +45,7 @@ def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: 
         "in multiples of no prefetch; a line shows one policy at several settings."
         + _beside(groups, curve),
         legend(keys),
+        void_markup(reasons(groups, ("hit", "traffic_ratio"))),
     )
 
 

@@ -18,6 +18,7 @@ from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
 from offstage.testbeds.report.run.plots import Colours, heading
 from offstage.testbeds.report.run.runs import MISS_ENDS, Group, labels
+from offstage.testbeds.report.run.void import HITS
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["fates_figure", "served_figure"]
@@ -73,7 +74,7 @@ def _bars(
         name,
         f"{xlabel}, {group.where}",
         lambda drawn: draw_bars(drawn, rows, keys, xlabel),
-        heading=heading(group.title, group.provenance),
+        heading=heading(group, HITS),
         by_hand="".join(markup),
         paper_height=bars_height(rows, keys),
     )

@@ -9,6 +9,7 @@ from offstage.testbeds.report.page.numbers import count, milliseconds, percent, 
 from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import SIGN, void_lines
 from offstage.testbeds.report.run.baselines import baselines_section
 from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS
@@ -26,6 +27,7 @@ from offstage.testbeds.report.run.runs import (
 from offstage.testbeds.report.run.stages import stages_figure
 from offstage.testbeds.report.run.table import glossary, runs_section
 from offstage.testbeds.report.run.timeline import timeline_figure
+from offstage.testbeds.report.run.void import why_void
 from offstage.testbeds.report.run.wear import wear_section
 
 __all__ = ["figures_of", "render", "setup_line", "write_report"]
@@ -38,7 +40,7 @@ def write_report(summary: Summary, path: str | Path) -> None:
 
 def render(summary: Summary) -> str:
     """The page as text."""
-    found = groups(summary.runs)
+    found = groups(summary.runs, summary.notes)
     sections: list[object] = [model_section(summary.model)]
     if found:
         wear = wear_section(found, set_colours(summary.runs))
@@ -68,7 +70,7 @@ def render(summary: Summary) -> str:
 
 def figures_of(summary: Summary) -> list[Figure | str]:
     """Every figure of the page, or the text in its place if there is nothing to draw."""
-    found, colours = groups(summary.runs), set_colours(summary.runs)
+    found, colours = groups(summary.runs, summary.notes), set_colours(summary.runs)
     if not found:
         return []
     figures = [
@@ -104,7 +106,7 @@ def _tiles(group: Group) -> tuple[list[Tile], str]:
             milliseconds,
         ),
     ]
-    tiles = []
+    tiles, against = [], []
     for name, value, note, key, form in rows:
         if key == "bytes_read":
             under = size(run.bytes_read)
@@ -117,11 +119,13 @@ def _tiles(group: Group) -> tuple[list[Tile], str]:
                 )
         else:
             under = note.format(form(getattr(without, key))) if without is not None else ""
-        tiles.append(Tile(name, value, under))
+        why = why_void(group, run, "traffic_ratio" if key == "bytes_read" else key)
+        against += [why] if why else []
+        tiles.append(Tile(name, value + SIGN * bool(why), under, "void" * bool(why)))
     corrupt = f"{count(run.blocks_corrupt)} corrupt"
     compared = count(run.blocks_verified + run.blocks_corrupt)
     tiles.append(Tile("blocks compared", compared, corrupt, "bad" if run.blocks_corrupt else ""))
-    return tiles, f"{label(run)} on {group.where}"
+    return tiles, ". ".join([f"{label(run)} on {group.where}", *void_lines(against)])
 
 
 # What was run and on what, in one line under the sentence.

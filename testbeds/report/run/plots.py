@@ -9,8 +9,10 @@ from offstage.testbeds.report.page.numbers import clock_ns, milliseconds, percen
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.report.page.void import void_markup
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 from offstage.testbeds.report.run.runs import Group, labels
+from offstage.testbeds.report.run.void import HITS, TIMES, reasons
 
 __all__ = [
     "Colours",
@@ -36,9 +38,11 @@ def shade(run: RunResult, colours: Colours) -> str:
     return colours[tuple(sorted(run.prefetchers))]
 
 
-def heading(title: str, provenance: str) -> str:
-    """A storage's name and provenance above its plot."""
-    return f"<h3>{escape(title)} {chip(provenance)}</h3>"
+def heading(group: Group, keys: Sequence[str], title: str = "") -> str:
+    """A storage's name, or another title, and its provenance above a plot, and what is said against
+    the figures that the plot shows."""
+    named = f"<h3>{escape(title or group.title)} {chip(group.provenance)}</h3>"
+    return named + void_markup(reasons([group], keys))
 
 
 def legend_of(
@@ -159,7 +163,7 @@ def _hit_rate_plot(group: Group, colours: Colours, low: float) -> Plot:
         f"Hit rate over decode steps on {group.title}. All steps: {said}.",
         draw,
         height=2.9,
-        heading=heading(group.title, group.provenance),
+        heading=heading(group, HITS),
         paper_height=2.6,
     )
 
@@ -183,9 +187,7 @@ def leads_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:
         []
         if span is None
         else [
-            lead_plot(
-                rows, span, group.title, heading(group.title, group.provenance), group.provenance
-            )
+            lead_plot(rows, span, group.title, heading(group, ("late",)), group.provenance)
             for group, rows in zip(groups, found, strict=True)
         ]
     )
@@ -282,6 +284,6 @@ def _stall_plot(group: Group, colours: Colours, low: float, high: float) -> Plot
         f"Stall per token on {group.title}. {'; '.join(said)}.",
         draw,
         height=2.9,
-        heading=heading(group.title, group.provenance),
+        heading=heading(group, TIMES),
         paper_height=2.6,
     )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.notes import Note
 from offstage.testbeds.live.results import RunResult
 
 __all__ = [
@@ -38,11 +39,12 @@ FREE_COLOURS = tuple(f"var(--set-{number})" for number in range(1, 6))
 
 @dataclass(frozen=True)
 class Group:
-    """Runs on one storage, in the order they are shown."""
+    """Runs on one storage, in the order they are shown. `notes` are those on every run."""
 
     storage: str
     provenance: str
     runs: tuple[RunResult, ...]
+    notes: tuple[Note, ...] = ()
 
     @property
     def title(self) -> str:
@@ -60,13 +62,13 @@ def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
     return [run for group in groups(runs) for run in group.runs]
 
 
-def groups(runs: Sequence[RunResult]) -> list[Group]:
-    """Runs by storage and provenance, measured first."""
+def groups(runs: Sequence[RunResult], notes: Sequence[Note] = ()) -> list[Group]:
+    """Runs by storage and provenance, measured first; `notes` are those on every run."""
     found: dict[tuple[str, str], list[RunResult]] = {}
     for run in runs:
         found.setdefault((run.storage, run.provenance), []).append(run)
     ordered = sorted(found.items(), key=lambda item: PROVENANCES.index(item[0][1]))
-    return [Group(storage, provenance, tuple(rows)) for (storage, provenance), rows in ordered]
+    return [Group(*of, tuple(rows), tuple(notes)) for of, rows in ordered]
 
 
 def reference_run(group: Group) -> RunResult | None:

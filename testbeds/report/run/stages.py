@@ -1,6 +1,7 @@
 """Where a block's time is spent: the stage timers of the leading run, as a plot and a table."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from offstage.bindings.stages import Stages, StageTimes
 from offstage.testbeds.report.page.markup import folded
@@ -10,6 +11,7 @@ from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, subject
+from offstage.testbeds.report.run.void import TIMES
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["stages_figure"]
@@ -80,7 +82,7 @@ def _plot(group: Group, stages: Stages) -> Plot:
         said,
         draw,
         height=height,
-        heading=heading(group.title, group.provenance),
+        heading=heading(replace(group, runs=(subject(group),)), TIMES),
         below=_table(stages),
         paper_height=height,
     )

@@ -7,10 +7,12 @@ from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.void import void_cell, void_lines, void_markup
 from offstage.testbeds.report.run.definitions import PROVENANCE_TEXTS, definition
 from offstage.testbeds.report.run.plots import Colours
 from offstage.testbeds.report.run.runs import Group, groups, labels, set_colours
-from offstage.testbeds.table import Cell, Column, Part, Table
+from offstage.testbeds.report.run.void import reasons, why_void
+from offstage.testbeds.table import NOTHING, Cell, Column, Part, Table
 
 __all__ = [
     "best",
@@ -79,7 +81,8 @@ def runs_table(found: Sequence[Group]) -> Table:
         *(column_of(key, key in CONSOLE_COLUMNS, better=True) for key in COLUMNS),
     ]
     colours = set_colours([run for group in found for run in group.runs])
-    return Table(columns, [_part(group, colours) for group in found])
+    lines = void_lines(reasons(found, COLUMNS))
+    return Table(columns, [_part(group, colours) for group in found], note="\n".join(lines))
 
 
 def _part(group: Group, colours: Colours) -> Part:
@@ -91,7 +94,8 @@ def _part(group: Group, colours: Colours) -> Part:
             mark = "best" if at in winners[column] else ""
             if column == "blocks_corrupt" and run.blocks_corrupt:
                 mark = "bad"
-            cells.append(Cell(cell(run, column), mark))
+            text, why = cell(run, column), why_void(group, run, column)
+            cells.append(void_cell(Cell(text, mark), why if text != NOTHING else ""))
         rows.append(cells)
     return Part(rows, group.title, group.provenance, terse=group.where)
 
@@ -101,7 +105,7 @@ def runs_section(found: Sequence[Group]) -> str:
     return section(
         "runs",
         "The runs",
-        as_html(runs_table(found), "table of runs"),
+        as_html(runs_table(found), "table of runs") + void_markup(reasons(found, COLUMNS)),
         "One row for each set of prefetchers, all with the same staging buffer; the best of each "
         "storage is marked in every column. Read hit rate, traffic and stall together: hits can "
         "always be bought with traffic.",
@@ -127,7 +131,7 @@ def glossary(keys: Sequence[str], title: str) -> str:
 
 def console_table(summary: Summary) -> Table:
     """The runs for a terminal: the same table as the page's."""
-    return runs_table(groups(summary.runs))
+    return runs_table(groups(summary.runs, summary.notes))
 
 
 def column_of(key: str, brief: bool, *, better: bool = False) -> Column:

@@ -5,6 +5,7 @@ on one scale, so that overlap is visible and waits can be compared.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from offstage.bindings.units import format_rate
 from offstage.testbeds.live.results import RunResult, Summary
@@ -15,6 +16,7 @@ from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot
 from offstage.testbeds.report.page.tags import tag
 from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, groups, label, subject
+from offstage.testbeds.report.run.void import TIMES
 
 __all__ = ["timeline_figure"]
 
@@ -43,10 +45,10 @@ TEXTS = {
 def timeline_figure(summary: Summary) -> Figure | None:
     """None if no run has a timeline."""
     plots = []
-    for group in groups(summary.runs):
+    for group in groups(summary.runs, summary.notes):
         shown = _shown(group, summary.ahead)
         longest = max((_end(run) for _, run in shown), default=0.0)
-        plots += [_plot(title, group.provenance, run, longest) for title, run in shown]
+        plots += [_plot(title, group, run, longest) for title, run in shown]
     if not plots:
         return None
     keys = legend([key(COLOURS[lane], TEXTS[lane]) for lane in COLOURS])
@@ -82,7 +84,7 @@ def _end(run: RunResult) -> float:
     return max((span[3] for span in run.timeline.spans), default=0.0)
 
 
-def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plot:
+def _plot(title: str, group: Group, run: RunResult, longest_us: float) -> Plot:
     said = _said(run)
 
     def draw(drawn: Picture) -> None:
@@ -115,7 +117,7 @@ def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plo
         said,
         draw,
         height=1.75,
-        heading=heading(title, provenance),
+        heading=heading(replace(group, runs=(run,)), TIMES, title),
         below=tag("p", said, class_="caption"),
         paper_inches=PAGE_INCHES,
         paper_height=1.9,

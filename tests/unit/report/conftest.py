@@ -1,12 +1,35 @@
 """Synthetic runs and summaries for the tests of the report, from `synthetic.py`."""
 
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from axis_numbers import unnumbered
 
 from offstage.testbeds.lab.results.summary import LabSummary
+from offstage.testbeds.report.page.pictures import Picture
+
+
+@pytest.fixture(autouse=True, scope="session")
+def numbers_on_all_axes() -> Iterator[None]:
+    """No test of this folder draws a picture one of whose axes has no numbers."""
+    with pytest.MonkeyPatch.context() as patched:
+        svg, files = Picture.svg, Picture.files
+
+        def checked(drawn: Picture, summary: str, scroll: bool = False) -> str:
+            text = svg(drawn, summary, scroll)
+            assert unnumbered(drawn.figure) == [], summary
+            return text
+
+        def filed(drawn: Picture, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+            yield from files(drawn, folder, name)
+            assert unnumbered(drawn.figure) == [], name
+
+        patched.setattr(Picture, "svg", checked)
+        patched.setattr(Picture, "files", filed)
+        yield
 
 
 @pytest.fixture(scope="session")

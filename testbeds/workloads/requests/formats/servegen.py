@@ -15,7 +15,7 @@ variance between clients and half within one. Such a trace is synthetic, and its
 import math
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from statistics import NormalDist
+from statistics import NormalDist, median_low
 from typing import IO
 
 import numpy as np
@@ -132,8 +132,7 @@ def _median_window(clients: list[list[_Rate]]) -> float:
     for rates in clients:
         for rate in rates:
             total[rate.start_s] = total.get(rate.start_s, 0.0) + rate.per_s
-    ranked = sorted((per_s, start_s) for start_s, per_s in total.items())
-    return ranked[(len(ranked) - 1) // 2][1]
+    return median_low((per_s, start_s) for start_s, per_s in total.items())[1]
 
 
 def _arrivals_s(random: np.random.Generator, rate: _Rate, where: str) -> Array:

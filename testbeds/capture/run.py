@@ -54,6 +54,8 @@ class Options:
     steps: int = 256
     context_tokens: int | None = None
     block_tokens: int = 64
+    windows: int = WINDOWS
+    """Recorded passes before the first step; fewer where the context has fewer blocks."""
     prefill_piece: int = 2048
     layers: str | None = None
     """As `parse_layers` reads it; None: all."""
@@ -205,7 +207,7 @@ class _Run:
         self.nll: list[float] = []
         self.chance = 0.5  # that prompt lookup's next draft is right: moves by a sixteenth a step
         blocks = context_tokens // options.block_tokens
-        self.windows = min(WINDOWS, blocks)
+        self.windows = min(options.windows, blocks)
         self.bulk_tokens = (blocks - self.windows) * options.block_tokens
         self.cache = KvCache(loaded.shape.layer_count, context_tokens + options.steps)
 

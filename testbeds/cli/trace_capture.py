@@ -33,6 +33,17 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+WindowsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--windows",
+        min=1,
+        help="blocks at the prefill's end that are recorded too",
+        show_default="32",
+    ),
+]
+
+
 def capture(
     model: Annotated[Path, typer.Option("--model", help="model: name, folder or GGUF file")],
     text: Annotated[Path, typer.Option("--text", help="text that the model reads, UTF-8")],
@@ -49,6 +60,7 @@ def capture(
         ),
     ] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
+    windows: WindowsOption = None,
     prefill_piece: Annotated[
         int, typer.Option("--prefill-piece", help="tokens per prefill chunk")
     ] = 2048,
@@ -78,10 +90,9 @@ def capture(
     By layer and KV head. Prints what the file holds, with the share of a selection that the next
     step selects again. Needs the extra `capture`; nothing is downloaded.
     """
-    from offstage.testbeds.capture.run import Options
-    from offstage.testbeds.capture.run import capture as run
+    from offstage.testbeds.capture import run
 
-    options = Options(
+    options = run.Options(
         model=model_folder(model),
         text=text,
         out=out,
@@ -89,6 +100,7 @@ def capture(
         steps=steps,
         context_tokens=context_tokens,
         block_tokens=block_tokens,
+        windows=windows or run.WINDOWS,
         prefill_piece=prefill_piece,
         layers=limit_layers,
         dtype=dtype.value,
@@ -100,7 +112,7 @@ def capture(
         draft_model=None if draft_model is None else model_folder(draft_model),
     )
     with shown(4 if mode is Mode.both else 3) as progress:
-        result = run(options, progress)
+        result = run.capture(options, progress)
     _tell(result, form)
 
 

@@ -39,6 +39,8 @@ FIGURES = module("selections_figures", PACKAGE / "figures.py")
 REDUCE = module("selections_reduce", PACKAGE / "reduce.py")
 TEXTS = sorted(LOADER.FILES)
 LONG = [text for text in TEXTS if text.endswith(FIGURES.LONG)]
+MADE = {"32k": (32640, 128, 64, "yarn:4"), "128k": (130560, 128, 256, "yarn:16")}
+"""Tokens of context, steps, tokens of a block and scaling, by how the text's name ends."""
 PAGE = (PACKAGE.parents[1] / "cmx-128k.md").read_text(encoding="utf-8")
 
 
@@ -59,10 +61,9 @@ def test_a_file_is_of_the_text_beside_it(text: str) -> None:
     own = (PACKAGE / f"texts/{text}.txt").read_bytes()
     assert header.text_sha256 == hashlib.sha256(own).hexdigest()
     (session,) = header.sessions
-    context_tokens, block_tokens = (32640, 64) if text in LONG else (7680, 16)
     made = (session.context_tokens, session.steps, header.block_tokens)
-    assert made == (context_tokens, 128, block_tokens)
-    assert header.parameters.get("rope") == ("yarn:4" if text in LONG else None)
+    rope = header.parameters.get("rope")
+    assert (*made, rope) == MADE.get(text.rpartition("-")[2], (7680, 128, 16, None))
     assert (header.model, header.layer_count, header.synthetic) == ("smollm2-135m", 30, False)
 
 

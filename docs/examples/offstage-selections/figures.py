@@ -1,6 +1,6 @@
 """The tables of README.md, by the laboratory: `python figures.py OUT`. Between them it prints the
 means over the texts at 8K, as docs/cmx-128k.md has them, for k of 32 and of 16, and its table of
-those at 32K.
+the longer ones.
 
 `python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
 how much the reduced ones differ. Needs Offstage, and no model.
@@ -18,8 +18,8 @@ from offstage.testbeds.workloads.selections.scores_file import open_capture
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "offstage_selections/data"
 
-LONG = "-32k"
-"""How the names of texts of 32K tokens end."""
+LONG = ("-32k", "-128k")
+"""How the names of texts beyond the model's own context end."""
 
 BUDGETS_PERMILLE = (600, 800, 1000, 1150, 1300, 1600, 2000)
 """Of the curve, reads over those of LRU at 2 k."""
@@ -80,7 +80,7 @@ def differences(one: list[PointSummary], other: list[PointSummary]) -> list[floa
 
 
 def long_rows(text: str, found: list[PointSummary]) -> list[str]:
-    """The page's lines of a text at 32K: the model's perplexity, and at B = 4 k hits and reads of
+    """The page's lines of a long text: the model's perplexity, and at B = 4 k hits and reads of
     each policy, without a pool and behind one of k."""
     perplexity = open_capture(DATA / f"{text}.parquet").header.parameters["perplexity"]
     lines = []
@@ -174,7 +174,7 @@ def main() -> None:
             )
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
-    print("\n".join(["at 32K", *long]))
+    print("\n".join(["beyond 8K", *long]))
     judges = sorted(DATA.glob("judge-*.parquet"))
     print("\n".join(budgeted(text, out) for text in judges))
     short = [one for one in judges if not one.stem.endswith(LONG)]

@@ -1,9 +1,10 @@
 """Write the texts that the captures read, from this checkout: `python make_texts.py`.
 
-Eight of four kinds, each cut to what context and steps need, and two of four times the length,
-called *-32k. Those called tune-* are for choosing policies and parameters, those called judge-* for
-reporting; of a kind, the two share no source. What is written is in texts/, so that captures can be
-repeated after the sources have changed. `python make_texts.py NAME...` writes those alone.
+Eight of four kinds, each cut to what context and steps need, two of four times the length, called
+*-32k, and one of sixteen times, called *-128k. Those called tune-* are for choosing policies and
+parameters, those called judge-* for reporting; of a kind, the two share no source. What is written
+is in texts/, so that captures can be repeated after the sources have changed. `python make_texts.py
+NAME...` writes those alone.
 """
 
 import random
@@ -20,8 +21,8 @@ from offstage.testbeds.progress import Silent
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CONTEXT_TOKENS, TEXT_TOKENS = 7680, 8000
-LONG_TEXT_TOKENS = 32_800
-"""Of the texts called *-32k, read with 32,640 tokens of context."""
+LONG_TEXT_TOKENS = {"32k": 32_800, "128k": 130_700}
+"""Of the texts whose names end so, read with 32,640 and 130,560 tokens of context."""
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 CITIES = (
     "Lisbon Osaka Tallinn Quito Nairobi Bergen Perth Lima Cork Turin Hanoi Accra Lyon Sofia Cairo "
@@ -110,7 +111,7 @@ def main() -> None:
     python = sorted((ROOT / "testbeds/workloads/selections").glob("*.py"))
     c = {
         folder: sorted((ROOT / "dpu/firmware/src" / folder).glob("*.c"))
-        for folder in ("core", "device")
+        for folder in ("core", "device", "store", "port", "driver", "storage", "fabric")
     }
     decisions = pages("docs/decisions")
     texts = {
@@ -126,9 +127,16 @@ def main() -> None:
         "judge-retrieval": retrieval(tokenizer, pages("docs/reference"), list(drawers())),
         "judge-prose-32k": "\n\n".join(pages("docs/reference")),
         "judge-code-32k": read(*(str(path.relative_to(ROOT)) for path in c["device"])),
+        "judge-code-128k": read(
+            *(
+                str(path.relative_to(ROOT))
+                for folder in ("store", "port", "driver", "storage", "fabric")
+                for path in c[folder]
+            )
+        ),
     }
     for name in sys.argv[1:] or texts:
-        text, tokens = texts[name], LONG_TEXT_TOKENS if name.endswith("-32k") else TEXT_TOKENS
+        text, tokens = texts[name], LONG_TEXT_TOKENS.get(name.rpartition("-")[2], TEXT_TOKENS)
         encoded = tokenizer.encode(text, add_special_tokens=False)
         assert len(encoded.ids) >= tokens, f"{name} has {len(encoded.ids)} tokens"
         end = encoded.offsets[tokens][0]

@@ -120,6 +120,19 @@ def test_scores_are_those_of_eager_attention(
             assert (quest >= top - 1e-3 * (1 + np.abs(top))).all()
 
 
+def test_fewer_windows_leave_the_steps_as_they_are(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """What is not recorded is read all the same."""
+    folder, few, all_of = make_model("qwen2"), tmp_path / "few.parquet", tmp_path / "all.parquet"
+    capture(options(folder, text, few, windows=2))
+    capture(options(folder, text, all_of))
+    found, whole = all_steps(few, score="mass"), all_steps(all_of, score="mass")
+    assert [one.step for one in found] == list(range(-2, STEPS))
+    for one, other in zip(found, whole[-len(found) :], strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, rtol=2e-3, atol=2e-4)
+
+
 def test_quest_is_the_bound_of_the_least_and_greatest_keys(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ __all__ = ["Values"]
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
 KEY_BYTES_MAX = VOLUME_BYTES = 16
 ABSENT = -1
-COMMIT_S, PAUSE_S = 10.0, 0.001
+PATIENCE_S, PAUSE_S = 10.0, 0.001
 FIRST = np.zeros(1, np.uint32)
 
 
@@ -49,7 +49,7 @@ class Values:
         flags = keep * constant("OFS_VALUE_KEEP") | over * constant("OFS_VALUE_OVER")
         asks = self.asks([key])
         asks["length"], asks["flags"] = data.size, flags
-        told = self._fabric.values(VERBS["store"], asks)[0]
+        told = self._opened("store", asks)
         if _unwanted(told["rc"], keep, over):
             return False
         _refuse(told["rc"], f"a value of {data.size:,} bytes")
@@ -69,7 +69,7 @@ class Values:
 
     def retrieve(self, key: bytes) -> bytes | None:
         """The key's value; None: it has none."""
-        told = self._fabric.values(VERBS["retrieve"], self.asks([key]))[0]
+        told = self._opened("retrieve", self.asks([key]))
         if told["rc"] == -errno.ENOENT:
             return None
         _refuse(told["rc"], "a value")
@@ -109,9 +109,20 @@ class Values:
         asks["key"] = np.frombuffer(names, asks.dtype["key"])
         return asks
 
+    def _opened(self, verb: str, asks: NDArray[np.void]) -> Any:
+        """Asks again while other hosts have all sessions."""
+        until_s = time.monotonic() + PATIENCE_S
+        while (told := self._fabric.values(VERBS[verb], asks)[0])["rc"] == -errno.EBUSY:
+            if time.monotonic() >= until_s:
+                raise RunFailed(
+                    "no session became free", "values", "raise limits.sessions", errno=errno.EBUSY
+                )
+            time.sleep(PAUSE_S)
+        return told
+
     def _commit(self, session: int) -> int:
         """Asks again while a piece is not on the drive, as where no sessions share."""
-        until_s = time.monotonic() + COMMIT_S
+        until_s = time.monotonic() + PATIENCE_S
         while (rc := self._end("commit", session)) == -errno.EAGAIN and time.monotonic() < until_s:
             time.sleep(PAUSE_S)
         return rc

@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -122,6 +123,56 @@ def test_many_tasks_are_in_flight_together(tmp_path: Path, library: tuple[Any, A
             client.close()
         assert set(client.wait(*reads)) == {SUCCESS}
         assert all(bytes(targets[number]) == data[number] for number in data)
+        client.close()
+
+
+def test_contexts_share_the_sessions_of_a_daemon(tmp_path: Path, library: tuple[Any, Any]) -> None:
+    """Fewer sessions than tasks, and one context that has them all: the other waits. A store that
+    is full refuses for good, and the context goes on."""
+    with daemon(tmp_path, limits__values="256", limits__sessions="4") as tier:
+        first, second = (Client(library, socket_of(tier)) for _ in range(2))
+        stores = [first.store(bytes([number]), [b"v" * 500]) for number in range(9)]
+        assert set(first.wait(*stores)) == {SUCCESS}
+        held = first.prefetch([bytes([number]) for number in range(9)])
+        assert held.count(SUCCESS) == 4
+        waiting = second.retrieve(b"\x01", [bytearray(500)])
+        second.lib.doca_ctx_flush_tasks(second.ctx)
+        for _ in range(100):
+            second.lib.doca_pe_progress(second.pe)
+        assert waiting not in second.ended
+        reads = [first.retrieve(bytes([number]), [bytearray(500)]) for number in range(9)]
+        assert set(first.wait(*reads)) == {SUCCESS}
+        assert second.wait(waiting) == [SUCCESS]
+        first.close()
+        second.close()
+    few = {"limits__values": "8", "limits__sessions": "16"}
+    with daemon(tmp_path / "few", **few) as tier:
+        client = Client(library, socket_of(tier))
+        stores = [client.store(bytes([number]), [b"v"]) for number in range(40)]
+        said = client.wait(*stores)
+        assert said.count(SUCCESS) == 8 and said.count("DOCA_ERROR_FULL") == 32
+        assert client.value(bytes([said.index(SUCCESS)]), 10) == b"v"
+        client.close()
+
+
+def test_a_frozen_daemon_costs_one_patience(tmp_path: Path, library: tuple[Any, Any]) -> None:
+    """Whatever was in flight: all of it ends when the first has waited, and what follows is served
+    once the daemon goes on."""
+    with daemon(tmp_path, **OPTIONS) as tier:
+        client = Client(library, socket_of(tier), tasks=64)
+        data = [content(number, LARGEST) for number in range(32)]
+        stores = [client.store(bytes([i]), [one]) for i, one in enumerate(data)]
+        assert set(client.wait(*stores)) == {SUCCESS}
+        reads = [client.retrieve(bytes([i]), [bytearray(LARGEST)]) for i in range(32)]
+        client.lib.doca_ctx_flush_tasks(client.ctx)
+        client.lib.doca_pe_progress(client.pe)
+        os.kill(tier.process.pid, signal.SIGSTOP)
+        try:
+            said = client.wait(*reads)
+        finally:
+            os.kill(tier.process.pid, signal.SIGCONT)
+        assert set(said) <= {SUCCESS, "DOCA_ERROR_IO_FAILED"} and "DOCA_ERROR_IO_FAILED" in said
+        assert client.value(b"\x03", LARGEST) == data[3]
         client.close()
 
 

@@ -143,7 +143,8 @@ struct ofs_value_ask {
 	uint32_t flags;
 };
 
-/* -ENOENT absent, -ENOSPC no room, -EMSGSIZE too long, -EPERM not a session of that verb, ... */
+/* -ENOENT absent, -ENOSPC no room, -EBUSY no session is free, -EMSGSIZE too long, -EPERM not a
+ * session of that verb, ... */
 struct ofs_value_told {
 	int32_t rc;
 	uint32_t session;

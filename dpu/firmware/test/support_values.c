@@ -54,7 +54,7 @@ ask_session(struct simulation *s, struct world_host *host, uint32_t verb, uint32
 static bool
 is_full(int rc)
 {
-	return rc == -ENOSPC || rc == -EDQUOT;
+	return rc == -ENOSPC || rc == -EBUSY || rc == -EDQUOT;
 }
 
 /* A power cut has left any store of the key, or none. */

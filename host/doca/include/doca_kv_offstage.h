@@ -21,9 +21,9 @@ struct offstage_kv_ahead {
 
 /*
  * Stages values ahead of their retrieves, by commands that name many, and says of each key whether
- * it has a value. Each is held until a retrieve of its key has ended, or 10 s after its time. It
- * changes no bytes: a retrieve gets those of the last store. NOT_CONNECTED:
- * no device is bound, or its daemon has died; IO_FAILED.
+ * it has a value. Each is held until a retrieve of its key has ended, or a second after its time.
+ * It changes no bytes: a retrieve gets those of the last store. NOT_CONNECTED: no device is bound,
+ * or its daemon has died; IO_FAILED.
  */
 DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_prefetch(struct doca_kv_io *io,
 	struct offstage_kv_ahead *asks, uint32_t count);

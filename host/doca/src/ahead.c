@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define STEP_NS 1000000ull /* of a session of a value: the unit of a guess's deadline */
-#define STALE_NS 10000000000ull
+#define STALE_NS 1000000000ull
 
 /* Guesses for every block of the value: that it will be read within so long. */
 static void
@@ -81,7 +81,8 @@ ahead(struct doca_kv_io *io, struct offstage_kv_ahead *asks, uint32_t count)
 		ofs_value_key(io->dev->nguid, asks[i].key, asks[i].key_len, &named[i].key);
 	rc = kv_command(io, OFS_VALUE_RETRIEVE, count, named, told);
 	for (uint32_t i = 0; i < count; i++) {
-		asks[i].result = kv_error_of(rc != 0 ? rc : told[i].rc);
+		asks[i].result = rc == 0 && told[i].rc == -EBUSY ? DOCA_ERROR_FULL
+														 : kv_error_of(rc != 0 ? rc : told[i].rc);
 		if (rc == 0 && told[i].rc == 0)
 			hold(io, &asks[i], &told[i]);
 	}

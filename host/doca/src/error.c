@@ -64,6 +64,8 @@ kv_error_of(int rc)
 	case ENOSPC:
 	case EDQUOT:
 		return DOCA_ERROR_FULL;
+	case EBUSY:
+		return DOCA_ERROR_TIME_OUT; /* waited for as long as a task may */
 	case EMSGSIZE:
 		return DOCA_ERROR_TOO_BIG;
 	case EINVAL:

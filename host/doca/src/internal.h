@@ -213,8 +213,6 @@ void kv_link_close(struct kv_link *link);
 int kv_pieces_begin(struct kv_link *link, struct doca_task *task);
 /* Ends the pieces that have landed, without waiting. 0, or the error of the connection. */
 int kv_pieces_poll(struct kv_link *link);
-/* Cancels all: on return nothing of their tasks' memory is used. */
-void kv_pieces_cancel(struct kv_link *link);
 
 /* ---- run.c ---- */
 void kv_run(struct doca_kv_io *io);

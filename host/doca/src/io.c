@@ -243,7 +243,7 @@ kv_submit(struct doca_task *task, bool flush)
 	task->rc = 0;
 	task->pieces_begun = task->pieces_ended = task->piece_count = 0;
 	task->on_time = task->waited_for = 0;
-	task->length = 0;
+	task->length = task->deadline_ns = 0;
 	io->flying_count++;
 	kv_push(&io->submitted, task);
 	if (flush)

@@ -24,8 +24,7 @@ lose(struct doca_kv_io *io, int rc)
 	struct doca_task *task;
 
 	kv_say("%s: the connection is lost (%s)", io->dev->path, strerror(-rc));
-	kv_pieces_cancel(io->link);
-	kv_link_close(io->link);
+	kv_link_close(io->link); /* with all calls in flight: nothing of a task is used after it */
 	io->link = NULL;
 	io->session_count = io->over_count = io->ahead_count = 0;
 	while ((task = kv_pop(&io->open)) != NULL || (task = kv_pop(&io->committing)) != NULL)
@@ -105,11 +104,18 @@ gather(const struct doca_kv_io *io, struct ofs_value_ask *asks)
 	return count;
 }
 
-/* Whether the daemon has no session for it now, and will when others have ended. */
+/* Whether it waits: the daemon has no session for it now, and will when some host ends one. */
 static bool
-is_crowded(const struct doca_kv_io *io, const struct doca_task *task, int rc)
+waits(struct doca_task *task, int rc)
 {
-	return rc == -ENOSPC && opens_session(task) && io->session_count > 0;
+	uint64_t now_ns;
+
+	if (rc != -EBUSY)
+		return false;
+	now_ns = ofs_machine_now_ns();
+	if (task->deadline_ns == 0)
+		task->deadline_ns = now_ns + KV_TIMEOUT_NS;
+	return now_ns < task->deadline_ns;
 }
 
 static void
@@ -128,7 +134,7 @@ open_ready(struct doca_kv_io *io)
 		for (uint32_t i = 0; i < count; i++) {
 			struct doca_task *task = kv_pop(&io->ready);
 
-			if (is_crowded(io, task, told[i].rc))
+			if (waits(task, told[i].rc))
 				kv_push(&later, task);
 			else
 				settle(task, &told[i]);
@@ -137,6 +143,9 @@ open_ready(struct doca_kv_io *io)
 	if (later.head != NULL) {
 		kv_append(&later, &io->ready);
 		io->ready = later;
+		/* What this context holds without using it. */
+		kv_ahead_expire(io, UINT64_MAX);
+		kv_run_out(io);
 	}
 }
 
@@ -260,7 +269,6 @@ kv_run(struct doca_kv_io *io)
 		move_pieces(io);
 	if (io->link != NULL && io->committing.head != NULL)
 		commit_stores(io);
-	if (io->link != NULL
-		&& (io->over_count >= OVER_BATCH || (io->open.head == NULL && io->ready.head == NULL)))
+	if (io->link != NULL && (io->over_count >= OVER_BATCH || io->open.head == NULL))
 		kv_run_out(io);
 }

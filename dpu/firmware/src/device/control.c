@@ -204,10 +204,9 @@ ofs_device_begin_session(struct ofs_device *device, uint32_t port,
 {
 	int rc = session_open(device, port, config, session);
 
-	if (rc == 0)
-		rc = session_append(device, *session, 1, content, info);
-	else
-		return rc;
+	if (rc != 0)
+		return rc == -ENOSPC ? -EBUSY : rc; /* there is one when another has ended */
+	rc = session_append(device, *session, 1, content, info);
 	if (rc != 0)
 		(void)ofs_device_end_session(device, *session, true);
 	return rc;

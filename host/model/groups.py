@@ -19,8 +19,8 @@ Pure functions of layers, immutable, any thread. Nothing can fail: `KvGeometry` 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from offstage.host.model.layer_kv import UNPUBLISHED, LayerKv, Layout
 
@@ -43,21 +43,6 @@ ORDER: tuple[GroupKind, ...] = (
 )
 
 
-class _Key(NamedTuple):
-    """What layers of one group have in common; the fields are those of `CacheGroup`."""
-
-    kind: GroupKind
-    layout: Layout
-    values: int
-    vectors: int
-    rotary: int
-    tokens_per_entry: int
-    tokens_max: int
-    top_k: int
-    granule_entries: int
-    state_bytes: int
-
-
 @dataclass(frozen=True)
 class CacheGroup:
     """One group.
@@ -71,17 +56,17 @@ class CacheGroup:
     """
 
     kind: GroupKind
-    layers: tuple[int, ...]
     layout: Layout
-    values: int
-    vectors: int
-    rotary: int
-    tokens_per_entry: int
-    tokens_max: int
-    top_k: int
-    granule_entries: int
-    selectors: int
-    state_bytes: int
+    values: int = 0
+    vectors: int = 0
+    rotary: int = 0
+    tokens_per_entry: int = 1
+    tokens_max: int = 0
+    top_k: int = 0
+    granule_entries: int = 1
+    state_bytes: int = 0
+    layers: tuple[int, ...] = ()
+    selectors: int = 0
 
     @property
     def layer_count(self) -> int:
@@ -133,52 +118,50 @@ class CacheGroup:
 
 def groups_of(layers: Sequence[LayerKv]) -> tuple[CacheGroup, ...]:
     """The groups of a model's layers, kind by kind, each in the order of their first layers."""
-    found: dict[_Key, list[int]] = {}
+    found: dict[CacheGroup, list[int]] = {}
     for number, layer in enumerate(layers):
-        for key in _keys(layer):
-            found.setdefault(key, []).append(number)
+        for group in _alone(layer):
+            found.setdefault(group, []).append(number)
     made = [
-        CacheGroup(
-            **key._asdict(),
+        replace(
+            group,
             layers=tuple(numbers),
-            selectors=sum(layers[one].selection_layer < 0 for one in numbers) if key.top_k else 0,
+            selectors=sum(layers[one].selection_layer < 0 for one in numbers) if group.top_k else 0,
         )
-        for key, numbers in found.items()
+        for group, numbers in found.items()
     ]
     return tuple(sorted(made, key=lambda one: (ORDER.index(one.kind), one.layers)))
 
 
-def _keys(layer: LayerKv) -> Iterator[_Key]:
-    """The groups that a layer belongs to."""
+def _alone(layer: LayerKv) -> Iterator[CacheGroup]:
+    """The groups that a layer belongs to, as if there were no other layer."""
     if layer.has_entries and layer.form != "window":
         yield _entries(layer)
     if layer.has_entries and layer.window_tokens:
-        window = _entries(layer)._replace(kind="window", tokens_per_entry=1)
-        yield window._replace(tokens_max=layer.window_tokens, top_k=0, granule_entries=1)
+        window = replace(_entries(layer), kind="window", tokens_per_entry=1)
+        yield replace(window, tokens_max=layer.window_tokens, top_k=0, granule_entries=1)
     if layer.index_dim:
-        index = _entries(layer)._replace(kind="indexer", values=layer.index_dim, vectors=1)
-        yield index._replace(rotary=0, top_k=0, granule_entries=1)
+        index = replace(_entries(layer), kind="indexer", values=layer.index_dim, vectors=1)
+        yield replace(index, rotary=0, top_k=0, granule_entries=1)
     if layer.state_bytes:
         kind: GroupKind = "compressor" if layer.has_entries else "recurrent"
-        yield _Key(kind, layer.layout, 0, 0, 0, 1, 0, 0, 1, layer.state_bytes)
+        yield CacheGroup(kind, layer.layout, state_bytes=layer.state_bytes)
 
 
-def _entries(layer: LayerKv) -> _Key:
+def _entries(layer: LayerKv) -> CacheGroup:
     """The entries that grow with the context."""
     kinds: dict[Layout, GroupKind] = {
         "heads": "full",
         "latent": "latent",
         "compressed": "compressed",
     }
-    return _Key(
+    return CacheGroup(
         kinds[layer.layout],
         layer.layout,
-        layer.entry_values,
-        layer.planes * layer.kv_heads if layer.layout == "heads" else 1,
-        layer.rotary_dim,
-        layer.tokens_per_entry,
-        0,
-        layer.top_k,
-        layer.granule_entries,
-        0,
+        values=layer.entry_values,
+        vectors=layer.planes * layer.kv_heads if layer.layout == "heads" else 1,
+        rotary=layer.rotary_dim,
+        tokens_per_entry=layer.tokens_per_entry,
+        top_k=layer.top_k,
+        granule_entries=layer.granule_entries,
     )

@@ -74,32 +74,19 @@ doca_kv_io_task_exist_set_key_conf(struct doca_kv_io_task_exist *task, const voi
 		set_key(&task->task, key, key_len);
 }
 
-void
-doca_kv_io_task_store_set_do_not_overwrite(struct doca_kv_io_task_store *task,
-	uint8_t do_not_overwrite)
-{
-	if (task != NULL)
-		task->task.do_not_overwrite = do_not_overwrite;
-}
+#define FLAG(name)                                                                          \
+	void doca_kv_io_task_store_set_##name(struct doca_kv_io_task_store *task, uint8_t name) \
+	{                                                                                       \
+		if (task != NULL)                                                                   \
+			task->task.name = name;                                                         \
+	}                                                                                       \
+	uint8_t doca_kv_io_task_store_get_##name(const struct doca_kv_io_task_store *task)      \
+	{                                                                                       \
+		return task == NULL ? 0 : task->task.name;                                          \
+	}
 
-uint8_t
-doca_kv_io_task_store_get_do_not_overwrite(const struct doca_kv_io_task_store *task)
-{
-	return task == NULL ? 0 : task->task.do_not_overwrite;
-}
-
-void
-doca_kv_io_task_store_set_must_exist(struct doca_kv_io_task_store *task, uint8_t must_exist)
-{
-	if (task != NULL)
-		task->task.must_exist = must_exist;
-}
-
-uint8_t
-doca_kv_io_task_store_get_must_exist(const struct doca_kv_io_task_store *task)
-{
-	return task == NULL ? 0 : task->task.must_exist;
-}
+FLAG(do_not_overwrite)
+FLAG(must_exist)
 
 uint32_t
 doca_kv_io_task_retrieve_get_result_value_len(const struct doca_kv_io_task_retrieve *task)

@@ -319,6 +319,10 @@ def test_what_a_caller_gets_wrong_is_refused(
         number = client.store(b"k", [b"kept"])
         assert client.wait(number) == [SUCCESS] and client.value(b"k", 9) == b"kept"
         assert client.value(b"k", 2) == b"ke"
+        data, room = content(5, LARGEST), bytearray(b"\xee" * LARGEST)
+        assert client.wait(client.store(b"k", [data])) == [SUCCESS]
+        assert client.wait(client.retrieve(b"k", [room], PAYLOAD + 700)) == [SUCCESS]
+        assert room == data[: PAYLOAD + 700] + b"\xee" * (LARGEST - PAYLOAD - 700)
         client.close()
 
 

@@ -120,11 +120,11 @@ class Client:
         self.lib.doca_kv_io_task_store_set_must_exist(task, over)
         return self._submit("store", task, number)
 
-    def retrieve(self, key: bytes, targets: Sequence[bytearray]) -> int:
-        """Submit a retrieve into the targets."""
+    def retrieve(self, key: bytes, targets: Sequence[bytearray], size: int = 0) -> int:
+        """Submit a retrieve into the targets, of `size` bytes if they have room for more."""
         number, task = self._next, self.allocate("retrieve")
         held = [self.ffi.from_buffer(one, require_writable=True) for one in targets]
-        self._configure("retrieve", task, key, held, sum(map(len, targets)))
+        self._configure("retrieve", task, key, held, size or sum(map(len, targets)))
         return self._submit("retrieve", task, number)
 
     def exist(self, key: bytes) -> int:

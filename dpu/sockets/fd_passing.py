@@ -237,14 +237,13 @@ class FdPassing:
         return Handed(ticket, waiting.peer.pid, -1, waiting.peer.uid)
 
     def _hear(self, fd: int) -> None:
-        """A host of a volume has nothing to say: bytes are ignored, the end is its leaving."""
-        try:
-            if self._attached[fd][0].recv(GREETING_MAX):
-                return
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
+        """A host of a volume has nothing to say: its end is its leaving, and so are bytes, of which
+        a flood would keep the daemon's loop awake."""
+        with contextlib.suppress(OSError):
+            try:
+                self._attached[fd][0].recv(GREETING_MAX)
+            except BlockingIOError:
+                return  # it has just come
         self._hang_up(fd)
 
     def _hang_up(self, fd: int) -> None:

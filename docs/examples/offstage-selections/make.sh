@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the data set again from texts/: ./make.sh FOLDER [TEXT...]. FOLDER gets the full captures, of
 # 77 MB each. A text takes three minutes on two idle cores, one called *-32k eight, and the one called
-# *-128k an hour and a half.
+# *-128k more than an hour.
 # Needs Offstage with its extra `capture`, and the model: offstage models get smollm2-135m.
 set -euo pipefail
 

@@ -106,11 +106,17 @@ def test_a_host_of_a_volume_stays_while_its_connection_is_open(tmp_path: Path) -
         client.send(b"volume ab\n")
         for _ in range(2):
             fd_passing.serve(set(fd_passing.filenos()))
-        client.send(b"noise")
-        fd_passing.serve(set(fd_passing.filenos()))
         assert fd_passing.left() == [] and client.recv(100).startswith(b"ok")
         fd_passing.forget(b"one")
         assert client.recv(1) == b"" and fd_passing.left() == []
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(fd_passing.path))
+        client.send(b"volume ab\n")
+        for _ in range(2):
+            fd_passing.serve(set(fd_passing.filenos()))
+        client.send(b"noise")
+        fd_passing.serve(set(fd_passing.filenos()))
+        assert fd_passing.left()[-1] == b"one"
     fd_passing.close()
 
 

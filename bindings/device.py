@@ -126,12 +126,17 @@ class FirmwareDevice:
         )
 
     def tenant_quota(
-        self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
+        self,
+        tenant: int,
+        chunks_max: int,
+        stored_bytes_max: int,
+        dirty_blocks_max: int,
+        sessions_max: int,
     ) -> None:
         """Set the tenant's limits; 0: none."""
         quota: Any = ffi.new("struct ofs_tenant_quota *")
         quota.chunks_max, quota.stored_bytes_max = chunks_max, stored_bytes_max
-        quota.dirty_blocks_max = dirty_blocks_max
+        quota.dirty_blocks_max, quota.sessions_max = dirty_blocks_max, sessions_max
         check_rc(lib.ofs_device_tenant_quota(self._device, tenant, quota), "setting a quota")
 
     def tenant_status(self, tenant: int) -> TenantStatus:

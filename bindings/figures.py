@@ -151,6 +151,8 @@ class TenantStatus(msgspec.Struct, kw_only=True, frozen=True):
     purged: int = 0
     quota_refused: int = 0
     held_back: int = 0
+    sessions: int = 0
+    sessions_max: int = 0
 
 
 class MoveStatus(msgspec.Struct, kw_only=True, frozen=True):

@@ -98,8 +98,6 @@ class TenantFigures(ArchivedTenant, kw_only=True, frozen=True):
 
     arena_bytes: int
     arena_bytes_max: int
-    sessions: int
-    sessions_max: int
     ports: int
     ports_max: int
     logins: int

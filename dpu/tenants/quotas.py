@@ -1,6 +1,6 @@
 """A tenant's use of shared resources, its bounds, and the one warning when it nears one.
 
-Sessions, ports and logins are counted here, the rest by the firmware. Each quota is a pair of
+Ports and logins are counted here, the rest by the firmware. Each quota is a pair of
 figures in the same unit: current use and bound; a bound of 0 means unlimited. The arena has no
 quota: it fills with staged blocks and evicts. One thread owns this, the daemon's loop.
 """
@@ -36,7 +36,11 @@ def give(device: Device, state: TenantState, tenant: Tenant) -> None:
         state.index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
     )
     device.tenant_quota(
-        state.index, tenant.chunks_max, tenant.store_max_bytes, tenant.dirty_max or state.dirty_max
+        state.index,
+        tenant.chunks_max,
+        tenant.store_max_bytes,
+        tenant.dirty_max or state.dirty_max,
+        state.session_max,
     )
 
 
@@ -77,8 +81,6 @@ class Quotas:
             **msgspec.structs.asdict(self._device.tenant_status(tenant.index)),
             arena_bytes=tenant.slot_count * self._record_bytes,
             arena_bytes_max=self.tenants[tenant.name].arena_max_bytes,
-            sessions=sum(len(host.sessions) for host in hosts),
-            sessions_max=tenant.session_max,
             ports=sum(host.port is not None for host in hosts),
             ports_max=tenant.port_max,
             logins=len(hosts),
@@ -96,11 +98,10 @@ class Quotas:
 
     def check(self, tenant: TenantState, quota: str, more: int = 1) -> None:
         """Refused if `more` further `sessions` or `ports` exceed the tenant's bound."""
-        hosts = self._hosts.of(tenant)
-        has = sum(
-            len(host.sessions) if quota == "sessions" else host.port is not None for host in hosts
-        )
-        most = tenant.session_max if quota == "sessions" else tenant.port_max
+        has, most = self._device.tenant_status(tenant.index).sessions, tenant.session_max
+        if quota == "ports":
+            has = sum(host.port is not None for host in self._hosts.of(tenant))
+            most = tenant.port_max
         if has + more > most:
             raise Refused(
                 "limit",

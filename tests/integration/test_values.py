@@ -2,11 +2,13 @@
 after the daemon was killed?"""
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
 import offstage
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.endpoint import Endpoint
-from offstage.host.values import Values
+from offstage.host.values import VERBS, Values
 
 SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, (LAYERS - 1) * PAYLOAD + 9, LAYERS * PAYLOAD)
 OTHER = "blue"
@@ -115,6 +117,19 @@ def test_a_reader_beside_a_writer_gets_one_store_whole(tmp_path: Path) -> None:
                 seen.add(found)
         assert writer.returncode == 0 and len(seen) > 3
         assert mine.retrieve(key(1)) == data(149)
+
+
+def test_a_tenant_leaves_the_other_its_sessions(tmp_path: Path) -> None:
+    """Whoever leaves every session open that the daemon gives it: the other tenant has its part of
+    `limits.sessions`, and what is left open counts as any session does."""
+    with running(tmp_path) as tier, values(tier) as red, values(tier, OTHER) as blue:
+        assert red.store(key(1), data(0)) and blue.store(key(1), data(1))
+        told = red._fabric.values(VERBS["retrieve"], red.asks([key(1)] * 16))
+        assert Counter(told["rc"].tolist()) == {0: 8, -errno.EBUSY: 8}
+        assert blue.retrieve(key(1)) == data(1) and blue.store(key(2), data(2))
+        control, opened = Endpoint(tier.endpoint, TENANT, runtime_dir=tier.runtime_dir).connect()
+        with control, opened, pytest.raises(OffstageError, match="its 8 sessions"):
+            control.session_open(select_blocks=1)
 
 
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ struct ofs_tenant_quota {
 	uint64_t chunks_max;
 	uint64_t stored_bytes_max; /* trailers included */
 	uint64_t dirty_blocks_max;
+	uint64_t sessions_max; /* for the sessions of values: the daemon counts those it opens */
 };
 
 /* Gauges, and counters since open. */
@@ -164,6 +165,8 @@ struct ofs_tenant_status {
 	uint64_t purged;        /* kept chunks lost because a table, the store or a quota was full */
 	uint64_t quota_refused; /* appends and blocks: the tenant had nothing left to evict */
 	uint64_t held_back;     /* turns of the reactor in which commands stayed in their rings */
+	uint64_t sessions;      /* of values too */
+	uint64_t sessions_max;
 };
 
 struct ofs_device_status {

@@ -55,7 +55,7 @@ class FakeDevice(Device):
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
         self.shares: dict[int, tuple[int, int, int]] = {}
-        self.quotas: dict[int, tuple[int, int, int]] = {}
+        self.quotas: dict[int, tuple[int, int, int, int]] = {}
         self.has: dict[int, dict[str, int]] = {}  # overrides a tenant's figures
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
@@ -68,18 +68,25 @@ class FakeDevice(Device):
         self.shares[tenant] = (weight, bandwidth_bytes_per_s, in_flight_bytes)
 
     def tenant_quota(
-        self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
+        self,
+        tenant: int,
+        chunks_max: int,
+        stored_bytes_max: int,
+        dirty_blocks_max: int,
+        sessions_max: int,
     ) -> None:
-        self.quotas[tenant] = (chunks_max, stored_bytes_max, dirty_blocks_max)
+        self.quotas[tenant] = (chunks_max, stored_bytes_max, dirty_blocks_max, sessions_max)
 
     def tenant_status(self, tenant: int) -> TenantStatus:
-        chunks, stored, dirty = self.quotas.get(tenant, (0, 0, 0))
+        chunks, stored, dirty, sessions = self.quotas.get(tenant, (0, 0, 0, 0))
         figures = {
             "weight": 1,
             "waiting": 5,
             "chunks_max": chunks,
             "stored_bytes_max": stored,
             "dirty_blocks_max": dirty,
+            "sessions": sum(self.ports[port] == tenant for port in self.owner.values()),
+            "sessions_max": sessions,
         }
         return TenantStatus(**figures | self.has.get(tenant, {}))
 

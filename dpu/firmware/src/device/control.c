@@ -134,6 +134,7 @@ session_open(struct ofs_device *device, uint32_t port, const struct ofs_session_
 	state->chunk_count = 0;
 	state->chunks =
 		device->sessions.chunks + (size_t)*session * device->config.core.session_chunk_max;
+	device->tenants[config.tenant].sessions++;
 	device->status.sessions++;
 	return 0;
 }
@@ -202,8 +203,12 @@ ofs_device_begin_session(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t *session,
 	struct ofs_chunk_info *info)
 {
-	int rc = session_open(device, port, config, session);
+	const struct ofs_device_tenant *tenant = &device->tenants[device->ports.entries[port].tenant];
+	int rc;
 
+	if (tenant->quota.sessions_max != 0 && tenant->sessions >= tenant->quota.sessions_max)
+		return -EBUSY;
+	rc = session_open(device, port, config, session);
 	if (rc != 0)
 		return rc == -ENOSPC ? -EBUSY : rc; /* there is one when another has ended */
 	rc = session_append(device, *session, 1, content, info);

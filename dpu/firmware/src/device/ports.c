@@ -203,6 +203,7 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep)
 	state->used = false;
 	state->role = OFS_VALUE_NO_ROLE;
 	state->value = (struct ofs_value_name){0};
+	device->tenants[device->ports.entries[state->port].tenant].sessions--;
 	device->status.sessions--;
 	return rc;
 }

@@ -143,4 +143,6 @@ ofs_device_quota_figures(const struct ofs_device *device, uint32_t number,
 	status->dirty_blocks_max = tenant->quota.dirty_blocks_max;
 	status->purged = tenant->purged;
 	status->quota_refused = tenant->quota_refused;
+	status->sessions = tenant->sessions;
+	status->sessions_max = tenant->quota.sessions_max;
 }

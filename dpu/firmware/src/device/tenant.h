@@ -33,6 +33,7 @@ struct ofs_device_tenant {
 	int32_t credit;           /* for commands in this turn */
 	struct ofs_step_times *steps;
 	struct ofs_tenant_quota quota;
+	uint32_t sessions;      /* open, of values too */
 	uint32_t dirty;         /* in slots */
 	uint32_t flushes_sent;  /* of them, those that the store is writing */
 	uint32_t parked;        /* and those whose flush has failed and waits */

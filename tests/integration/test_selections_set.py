@@ -21,7 +21,7 @@ from offstage.testbeds.workloads.selections.structure import CAPTURES, STRUCTURE
 
 PACKAGE = Path(__file__).resolve().parents[2] / "docs/examples/offstage-selections"
 CARD = (PACKAGE / "README.md").read_text(encoding="utf-8")
-SIZE_MAX = 25 << 20
+SIZE_MAX = 25_000_000
 
 
 def module(name: str, path: Path) -> ModuleType:
@@ -37,7 +37,8 @@ def module(name: str, path: Path) -> ModuleType:
 LOADER = module("offstage_selections", PACKAGE / "offstage_selections/__init__.py")
 FIGURES = module("selections_figures", PACKAGE / "figures.py")
 REDUCE = module("selections_reduce", PACKAGE / "reduce.py")
-TEXTS = sorted(LOADER.FILES)
+HEADS = [text for text in sorted(LOADER.FILES) if text.endswith(FIGURES.HEADS)]
+TEXTS = [text for text in sorted(LOADER.FILES) if text not in HEADS]
 LONG = [text for text in TEXTS if text.endswith(FIGURES.LONG)]
 MADE = {"32k": (32640, 128, 64, "yarn:4"), "128k": (130560, 128, 256, "yarn:16")}
 """Tokens of context, steps, tokens of a block and scaling, by how the text's name ends."""
@@ -54,10 +55,11 @@ def test_the_card_has_every_text_and_the_set_is_small() -> None:
     assert sum(path.stat().st_size for path in LOADER.FILES.values()) < SIZE_MAX
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", TEXTS + HEADS)
 def test_a_file_is_of_the_text_beside_it(text: str) -> None:
     """And was made as the card says."""
     header = open_capture(LOADER.FILES[text]).header
+    text = text.removesuffix(FIGURES.HEADS)
     own = (PACKAGE / f"texts/{text}.txt").read_bytes()
     assert header.text_sha256 == hashlib.sha256(own).hexdigest()
     (session,) = header.sessions
@@ -90,23 +92,52 @@ def test_the_generator_is_judged_by_the_set(text: str) -> None:
     }
 
 
+def drawn_scores(seed: int, octaves: float) -> np.ndarray:
+    """`[layers, heads, blocks]`, many of them equal."""
+    draw = np.random.default_rng(seed)
+    full = np.exp2(draw.uniform(-octaves, 0, (2, 3, 400))).astype(np.float16)
+    full[draw.random(full.shape) < 0.3] = full[0, 0, 0]
+    return full
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), octaves=st.floats(0.1, 26))
+def test_heads_apart_select_what_they_do_alone_and_pooled(seed: int, octaves: float) -> None:
+    full = drawn_scores(seed, octaves)
+    small = REDUCE.reduced(full, REDUCE.KEPT_FORETOLD, False)
+    for k in (1, 17, REDUCE.KEPT_FORETOLD):
+        for own, kept in ((full, small), (full.max(axis=1), small.max(axis=1))):
+            best, same = (np.argsort(-one, axis=-1, kind="stable")[..., :k] for one in (own, kept))
+            np.testing.assert_array_equal(best, same)
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), octaves=st.floats(0.1, 26), rest=st.booleans())
 def test_a_reduced_score_selects_what_the_full_one_does(
     seed: int, octaves: float, rest: bool
 ) -> None:
     """For every k up to what is kept, many on one level and ties included; near what it was."""
-    draw = np.random.default_rng(seed)
-    full = np.exp2(draw.uniform(-octaves, 0, (2, 3, 400))).astype(np.float16)
-    full[draw.random(full.shape) < 0.3] = full[0, 0, 0]
-    small = REDUCE.reduced(full, REDUCE.KEPT, rest)[:, 0].astype(np.float32)
-    pooled = full.max(axis=1).astype(np.float32)
-    for own, kept in zip(pooled, small, strict=True):
+    full = drawn_scores(seed, octaves).max(axis=1, keepdims=True)
+    small = REDUCE.reduced(full, REDUCE.KEPT, rest)
+    for own, kept in zip(
+        full[:, 0].astype(np.float32), small[:, 0].astype(np.float32), strict=True
+    ):
         for k in range(1, REDUCE.KEPT - 2, 8):  # and the sink, and a window of two
             np.testing.assert_array_equal(select(kept, k, 1, 2, 400), select(own, k, 1, 2, 400))
         near = (kept > 2.0**-14) & (own > 2.0**-14)
         assert (np.abs(np.log2(kept[near] / own[near])) < (0.6 if rest else 0.25)).all()
         assert (kept > 0).sum() <= (400 if rest else REDUCE.KEPT)
+
+
+@pytest.mark.parametrize("text", HEADS)
+def test_heads_apart_have_the_figures_of_the_card(text: str) -> None:
+    """And pooled they select what the file of pooled heads does."""
+    assert FIGURES.by_head(text) in CARD
+    pooled = LOADER.scores(text.removesuffix(FIGURES.HEADS))
+    apart = LOADER.scores(text).max(axis=2)
+    for k in (32, 64):
+        best, same = (np.argsort(-one, axis=2, kind="stable")[..., :k] for one in (pooled, apart))
+        np.testing.assert_array_equal(np.sort(best, axis=2), np.sort(same, axis=2))
 
 
 def test_a_text_has_the_figures_of_the_card(tmp_path: Path) -> None:

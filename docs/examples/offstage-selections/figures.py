@@ -2,14 +2,17 @@
 means over the texts at 8K, as docs/cmx-128k.md has them, for k of 32 and of 16, and its table of
 the longer ones.
 
-`python figures.py OUT FULL` also runs the full captures that make.sh left in FULL, and prints by
-how much the reduced ones differ. Needs Offstage, and no model.
+`python figures.py OUT FULL` prints the means of the full captures in FULL instead, and by how much
+the reduced ones differ where both have the same steps. Needs Offstage, and no model.
 """
 
 import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
+from offstage_selections import scores
 
 import offstage
 from offstage.testbeds.lab.results.summary import PointSummary
@@ -23,6 +26,9 @@ LONG = ("-32k", "-128k")
 
 BUDGETS_PERMILLE = (600, 800, 1000, 1150, 1300, 1600, 2000)
 """Of the curve, reads over those of LRU at 2 k."""
+
+HEADS = "-heads"
+"""How the name of a file with KV heads apart ends."""
 
 T_OF_EIGHT = 2.365
 """Student's t of a 95 % interval over eight texts."""
@@ -94,11 +100,16 @@ def long_rows(text: str, found: list[PointSummary]) -> list[str]:
     return lines
 
 
-def means(out: Path, k: int) -> list[str]:
+def files(folder: Path = DATA) -> list[Path]:
+    """Of whole texts, heads pooled."""
+    return [one for one in sorted(folder.glob("*.parquet")) if not one.stem.endswith(HEADS)]
+
+
+def means(out: Path, k: int, folder: Path = DATA) -> list[str]:
     """A row for each buffer and policy, over the texts at 8K: hits with the interval, the least
     text, reads and the most of them, without a pool and behind one of k."""
     found: dict[tuple[float, str, float], list[tuple[float, float]]] = {}
-    for path in sorted(DATA.glob("*.parquet")):
+    for path in files(folder):
         if path.stem.endswith(LONG):
             continue
         changes = {"selection__k_blocks": k, "tier__buffer_over_k": [4.0, 8.0]}
@@ -156,29 +167,60 @@ def _mean(texts: list[tuple[float, float]]) -> str:
     )
 
 
+def by_head(text: str, k: int = 32) -> str:
+    """A row of a file with KV heads apart, in per cent of k: what the heads of a layer select
+    together, what a head keeps of its last selection, and what of it was foretold; the last two
+    for heads pooled beside."""
+    own, told = scores(text), scores(text, "foretold_mass")
+    together = _selected(own, k).any(axis=2).sum(axis=-1).mean() / k
+    cells = [f"{100 * together:.0f}"]
+    for mass, ahead in ((own, told), (own.max(axis=2), told.max(axis=2))):
+        chosen, guessed = _selected(mass, k), _selected(ahead, k)
+        kept = (chosen[1:] & chosen[:-1]).sum(axis=-1).mean() / k
+        foretold = (chosen & guessed).sum(axis=-1).mean() / k
+        cells.append(f"{100 * kept:.1f} | {100 * foretold:.1f}")
+    return f"| {text} | " + " | ".join(cells) + " |"
+
+
+def _selected(mass: np.ndarray, k: int) -> np.ndarray:
+    """Whether a block is of the k with the highest scores: bool, the shape of `mass`."""
+    best = np.argsort(-mass, axis=-1, kind="stable")[..., :k]
+    found = np.zeros(mass.shape, bool)
+    np.put_along_axis(found, best, True, axis=-1)
+    return found
+
+
+def compared(out: Path, full: Path) -> None:
+    """Print the means over the texts of `full`, and what reducing them changed."""
+    for k in (32, 16):
+        print("\n".join([f"k = {k}", *means(out / "full", k, full)]))
+    for whole in files(full):
+        small = DATA / whole.name
+        if open_capture(small).sessions[0].steps == open_capture(whole).sessions[0].steps:
+            apart = differences(points(small, out / "small"), points(whole, out / "whole"))
+            print(f"{whole.stem}: reduced less full {min(apart):+.3f} to {max(apart):+.3f}")
+
+
 def main() -> None:
-    """Print the table, and the differences."""
-    out, full = Path(sys.argv[1]), sys.argv[2:]
+    """Print the tables."""
+    out = Path(sys.argv[1])
+    if sys.argv[2:]:
+        compared(out, Path(sys.argv[2]))
+        return
     long = []
-    for path in sorted(DATA.glob("*.parquet")):
+    for path in files():
         found = points(path, out / path.stem)
         print("\n".join(rows(path.stem, found)))
         if path.stem.endswith(LONG):
             long += long_rows(path.stem, found)
-        if full:
-            whole = points(Path(full[0]) / path.name, out / f"{path.stem}-full")
-            apart = differences(found, whole)
-            print(
-                f"{path.stem}: reduced less full {min(apart):+.3f} to {max(apart):+.3f}",
-                file=sys.stderr,
-            )
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out, k)]))
     print("\n".join(["beyond 8K", *long]))
-    judges = sorted(DATA.glob("judge-*.parquet"))
+    judges = [one for one in files() if one.stem.startswith("judge-")]
     print("\n".join(budgeted(text, out) for text in judges))
     short = [one for one in judges if not one.stem.endswith(LONG)]
     print("\n".join(["budgets", *curve(short, out)]))
+    print("\n".join(by_head(one.stem) for one in sorted(DATA.glob(f"*{HEADS}.parquet"))))
 
 
 if __name__ == "__main__":

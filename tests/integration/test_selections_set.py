@@ -177,9 +177,12 @@ def test_the_ends_of_the_curve_are_those_of_the_card(
 
 @pytest.mark.slow
 def test_the_means_over_the_texts_at_8k_are_those_of_the_page(tmp_path: Path) -> None:
-    """Of k = 32 its table, and of k = 16 the two figures that it holds against aims."""
     assert [row for row in FIGURES.means(tmp_path, 32) if row not in PAGE] == []
-    (ours,) = (row for row in FIGURES.means(tmp_path, 16) if "4k" in row and "lookahead" in row)
-    cells = [cell.split(" ± ")[0].strip() for cell in ours.split("|")]
-    for hits, reads in ((cells[3], cells[5]), (cells[7], cells[9])):
-        assert f"| {hits} at {reads} |" in PAGE
+
+
+def test_the_page_has_what_was_printed_of_captures_of_256_steps() -> None:
+    """They are too large for the set, so what `figures.py` printed of them is kept."""
+    printed = (PACKAGE / "steps-256.txt").read_text(encoding="utf-8")
+    tables = PAGE[PAGE.index("| 256 steps, policy |") : PAGE.index("| aim, mean of the texts")]
+    rows = re.findall(r"^\|.*± .*", tables, re.MULTILINE)
+    assert len(rows) == 9 and [row for row in rows if row not in printed] == []

@@ -24,6 +24,9 @@ DATA = HERE / "offstage_selections/data"
 LONG = ("-32k", "-128k")
 """How the names of texts beyond the model's own context end."""
 
+BUDGETS = ((1300, 32, 4.0), (1300, 16, 4.0), (800, 32, 8.0))
+"""Reads in thousandths of those of LRU at 2 k, k, and buffer over k."""
+
 BUDGETS_PERMILLE = (600, 800, 1000, 1150, 1300, 1600, 2000)
 """Of the curve, reads over those of LRU at 2 k."""
 
@@ -139,7 +142,7 @@ def budgeted(text: Path, out: Path) -> str:
     """A row of a text: at 4k with the policy's own budget, for k of 32 and of 16, and at 8k with
     one of 0.8 for k of 32."""
     cells = []
-    for permille, k, buffer in ((1300, 32, 4.0), (1300, 16, 4.0), (800, 32, 8.0)):
+    for permille, k, buffer in BUDGETS:
         cells += [cell(one) for one in spent(text, out, permille, k, buffer)]
     return f"| {text.stem} | " + " | ".join(cells) + " |"
 
@@ -165,6 +168,21 @@ def _mean(texts: list[tuple[float, float]]) -> str:
         f"{statistics.mean(hits):.1f} ± {half:.1f} | {min(hits):.1f} | "
         f"{statistics.mean(reads):.2f}× | {max(reads):.2f}×"
     )
+
+
+def within(out: Path, folder: Path) -> list[str]:
+    """A row of means, as of `means`, for each budget, k and buffer of `BUDGETS`."""
+    lines = []
+    for permille, k, buffer in BUDGETS:
+        found = [spent(text, out, permille, k, buffer) for text in files(folder)]
+        sides = []
+        for points_of in zip(*found, strict=True):
+            pairs = [(one.nontrivial_hit, one.traffic_vs_reference) for one in points_of]
+            sides.append(
+                _mean([(100 * hit.value, read.value) for hit, read in pairs if hit and read])
+            )
+        lines.append(f"| k = {k}, {permille / 1000:g}× | {buffer:g}k | {' | '.join(sides)} |")
+    return lines
 
 
 def by_head(text: str, k: int = 32) -> str:
@@ -194,6 +212,7 @@ def compared(out: Path, full: Path) -> None:
     """Print the means over the texts of `full`, and what reducing them changed."""
     for k in (32, 16):
         print("\n".join([f"k = {k}", *means(out / "full", k, full)]))
+    print("\n".join(["within a budget", *within(out / "full", full)]))
     for whole in files(full):
         small = DATA / whole.name
         if open_capture(small).sessions[0].steps == open_capture(whole).sessions[0].steps:

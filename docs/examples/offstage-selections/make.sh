@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Make the data set again from texts/: ./make.sh FOLDER [TEXT...]. FOLDER gets the full captures, of
 # 77 MB each. A text takes three minutes on two idle cores, one called *-32k eight, and the one called
-# *-128k half an hour. With STEPS=256 the texts of 8K have 256 steps behind a context that is shorter
-# by as many tokens, and are not reduced: they are for figures.py alone.
+# *-128k half an hour. With STEPS=256 it takes the texts of 8K alone, gives them 256 steps behind a
+# context that is shorter by as many tokens, and reduces none: they are for figures.py.
 # Needs Offstage with its extra `capture`, and the model: offstage models get smollm2-135m.
 set -euo pipefail
 
@@ -14,6 +14,7 @@ mkdir -p "$full"
 [[ $# -gt 0 ]] || set -- $(cd "$here/texts" && ls ./*.txt)
 for name in "$@"; do
 	name=$(basename "$name" .txt)
+	[[ $steps == 128 || $name != *-*k ]] || continue
 	length=(--context-tokens $((7808 - steps)) --block-tokens 16 --dtype float32)
 	[[ $name != *-32k ]] || length=(--context-tokens 32640 --block-tokens 64 --rope yarn:4 --dtype float32)
 	[[ $name != *-128k ]] || length=(--context-tokens 130560 --block-tokens 256 --rope yarn:16 --dtype bfloat16 --windows 8)

@@ -1,5 +1,5 @@
-# The commands to learn. `make demo` and `make test` work in a fresh clone: they install what they
-# need from the system (with root or sudo), make the virtual environment, build, and then run.
+# The commands to learn. `make demo` and `make test` work in a fresh clone: .ci/setup installs what
+# they need, and then they run.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,14 +11,29 @@ JOBS   ?= 2
 
 BIN := $(VENV)/bin
 C_FILES = $(shell git ls-files '*.c' '*.h')
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+SETUP := PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH_INDEX="$(TORCH_INDEX)" .ci/setup
+
+SYSTEM := $(shell uname -s)
+ifneq ($(SYSTEM),Linux)
+$(error offstage: needs Linux; on $(or $(SYSTEM),this system) use a virtual machine, WSL 2 or a container)
+endif
+
+# What `make wheels` brought is all that pip takes, for the demo's model too. pip splits at blanks.
+ifneq ($(WHEELS),)
+ifneq ($(MAKECMDGOALS),wheels)
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := file://$(shell realpath "$(WHEELS)" | sed 's/ /%20/g')
+endif
+endif
 
 # What stands behind a block's language is for the tests, or a file's name; the site takes titles alone.
 SITE_FENCES = -e 's/^( *```sh) run$$/\1/' -e 's/^( *```[a-z]+) ([^=]+)$$/\1 title="\2"/'
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
-	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
+	@echo "  variables: PYTHON VENV EXTRAS WHEELS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
+	@echo "  system packages: asks before it installs; OFFSTAGE_YES=1 is a yes beforehand, OFFSTAGE_YES=0 a no"
 
 demo: $(VENV)/.stamp-model build ## the whole path in a few minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
@@ -51,11 +66,11 @@ mutants: $(VENV)/.stamp-extras build ## small mistakes in C that a named test mu
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 mutants-python: $(VENV)/.stamp-extras build ## samples of small mistakes in Python, by cosmic-ray
-	$(PIP) --no-build-isolation -e '.[mutants]'
+	@$(SETUP) extras mutants
 	$(BIN)/python tests/mutants/modules.py $(ARGS)
 
 site: $(VENV)/.stamp-base ## the documentation as a site, its links checked: build/site/index.html
-	$(PIP) --no-build-isolation -e '.[site]'
+	@$(SETUP) extras site
 	rm -rf build/docs && mkdir -p build && cp -R docs build/docs
 	find build/docs -name '*.md' -exec sed -E -i $(SITE_FENCES) {} +
 	$(BIN)/zensical build --strict
@@ -71,56 +86,26 @@ synth: build ## area and clock of the Verilog: make synth LIB="cells.lib ..." (n
 	$(BIN)/offstage asic synth $(LIB) $(ARGS)
 
 build: system $(VENV)/.stamp-base
-	@$(BIN)/python setup.py -q build_ext --inplace
+	@$(SETUP) extensions
 
-# liburing is worth a try and no more: without it the posix storage back end serves.
 system:
-	@missing=""; \
-	command -v gcc >/dev/null || missing="$$missing gcc"; \
-	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
-	pkg-config --exists libxxhash 2>/dev/null || missing="$$missing libxxhash-dev"; \
-	pkg-config --exists liburing 2>/dev/null || missing="$$missing liburing-dev"; \
-	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
-	$(PYTHON) -c $(PYTHON_H) 2>/dev/null || missing="$$missing python3-dev"; \
-	[ -z "$$missing" ] && exit 0; \
-	as_root=""; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
-	if command -v apt-get >/dev/null && $$as_root true 2>/dev/null; then \
-		$$as_root apt-get install -y -q $$missing >/dev/null 2>&1 || { \
-			$$as_root apt-get update -q >/dev/null 2>&1; \
-			$$as_root apt-get install -y -q $$missing >/dev/null 2>&1; } && exit 0; \
-	fi; \
-	echo "offstage: please install as root:$$missing  (Debian: apt-get install$$missing)" >&2; \
-	[ "$$missing" = " liburing-dev" ]
-PYTHON_H := 'import pathlib, sysconfig as s; pathlib.Path(s.get_path("include"), "Python.h").stat()'
+	@$(SETUP) system
 
 $(VENV)/.stamp-base: pyproject.toml constraints.txt setup.py | system
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "offstage: needs Python 3.11 or newer; make PYTHON=python3.11 ..." >&2; exit 1; }
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(PIP) 'setuptools>=77' wheel cffi
-	$(PIP) --no-build-isolation -e .
+	@$(SETUP) environment
 	@touch $@
 
-# Torch without CUDA is a tenth of the size of the package index's own, which comes where that cannot
-# be had. Without torch the demo decodes drawn sessions.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
-$(VENV)/.stamp-torch: $(VENV)/.stamp-base
-	@$(BIN)/python -c 'import torch' 2>/dev/null || \
-		$(PIP) --no-deps --retries 0 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH) 2>/dev/null || \
-		$(PIP) $(TORCH)
-	@touch $@
-
+# Without torch the demo decodes drawn sessions.
 $(VENV)/.stamp-model: $(VENV)/.stamp-base
-	@{ $(MAKE) --no-print-directory $(VENV)/.stamp-torch && \
-		$(PIP) --no-build-isolation -e '.[capture]' && touch $@; } || \
+	@$(SETUP) extras capture && touch $@ || \
 		echo "offstage: torch or transformers cannot be had: the demo decodes drawn sessions" >&2
 
 $(VENV)/.stamp-extras: $(VENV)/.stamp-base
-	@case ",$(EXTRAS)," in *,host,*|*,capture,*|*,triton,*) \
-		$(MAKE) --no-print-directory $(VENV)/.stamp-torch;; esac
-	$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
+	@$(SETUP) extras "$(EXTRAS)"
 	@touch $@
+
+wheels: $(VENV)/.stamp-base ## a folder of what pip brings, for `make demo WHEELS=wheels` without a network
+	@$(SETUP) wheels "$(EXTRAS)" "$(or $(WHEELS),wheels)"
 
 clean: ## remove builds and caches (not $(VENV))
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -130,4 +115,4 @@ clean: ## remove builds and caches (not $(VENV))
 	$(MAKE) -C testbeds/lab/analysis clean
 	$(MAKE) -C asic_model/engine clean
 
-.PHONY: help demo test dev check format c-test mutants mutants-python site bench synth build system clean
+.PHONY: help demo test dev check format c-test mutants mutants-python site bench synth build system wheels clean

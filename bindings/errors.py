@@ -6,8 +6,10 @@ change before a retry can help, 3 if there is no answer, 1 if a run failed, 130 
 it. A traceback is a bug in Offstage.
 """
 
-import difflib
+import importlib.util
 from collections.abc import Iterable
+
+from offstage.bindings.near import like
 
 __all__ = [
     "BadInput",
@@ -24,6 +26,7 @@ __all__ = [
     "Unreachable",
     "brings",
     "nearest",
+    "needs",
     "printable",
 ]
 
@@ -89,10 +92,16 @@ class Missing(OffstageError):
         )
 
 
+def needs(library: str, extra: str, where: str = "") -> None:
+    """Missing unless `library` is installed. Ask before work that cannot end without it."""
+    if importlib.util.find_spec(library) is None:
+        raise Missing(extra, f"{library} is not installed", where)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The fix of an unknown name: what was meant, if any of `known` is like it, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = like(name, names)
     return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"
 
 

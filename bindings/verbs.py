@@ -125,11 +125,12 @@ def _extension() -> tuple[Any, Any]:
     try:
         from offstage.bindings._verbs import ffi, lib
     except ImportError as error:
-        raise Incompatible(
-            f"the verbs extension is missing ({error})",
-            "fabric verbs",
-            "apt-get install libibverbs-dev, then build offstage again (in a checkout `make dev`)",
-        ) from None
+        what = f"the verbs extension does not load ({error})"
+        fix = "apt-get install libibverbs1 librdmacm1 ibverbs-providers"
+        if isinstance(error, ModuleNotFoundError):
+            what = f"the verbs extension is missing ({error})"
+            fix = "apt-get install libibverbs-dev, then build it again (in a checkout `make dev`)"
+        raise Incompatible(what, "fabric verbs", fix) from None
     if lib.ofs_verbs_version() != firmware.ABI_VERSION:
         raise Incompatible(
             f"the verbs extension has ABI {lib.ofs_verbs_version()}, this release needs "

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 import offstage
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, needs
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
 from offstage.testbeds.lab.results.paired import FIGURES, Difference, difference, pairs, sides_of
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
@@ -154,6 +154,7 @@ class Results:
     def table(self) -> "pa.Table":
         """One row a point: its setting, and its figures; an interval is `name`, `name_low` and
         `name_high`, null where nothing can be said."""
+        needs("pyarrow", "parquet", "table")
         import pyarrow as pa
 
         return pa.Table.from_pylist([_row(point) for point in self.points])
@@ -230,6 +231,7 @@ class Comparison:
 
     def table(self) -> "pa.Table":
         """The rows; an interval is three columns."""
+        needs("pyarrow", "parquet", "table")
         import pyarrow as pa
 
         return pa.Table.from_pylist([_row(row) for row in self.rows])

@@ -1,11 +1,15 @@
-"""Are the pages true: do commands run, options exist, and links lead somewhere?"""
+"""Are the pages true: do commands run or say why not, options exist, and links lead somewhere?"""
 
+import ast
 import importlib.util
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +25,11 @@ PAGES = [
 FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```\s*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]+))?\)")
 RUN_SECONDS_MAX = 500
-SHELLS = ("sh", "sh on dpu", "sh on node")
-"""Blocks whose commands are not run here; those on two machines are by test_two_machines.py."""
+RUN_ELSEWHERE = ("sh on dpu", "sh on node")
+"""Blocks whose commands test_two_machines.py runs, each on its machine."""
+NOT_RUN = re.compile(r"not\s+run\s+by\s+the\s+tests:\s\S", re.IGNORECASE)
+"""What a reader sees in a block of commands that no test runs, in its section, or above the first
+section for all blocks of a page."""
 
 
 class Block(NamedTuple):
@@ -35,6 +42,19 @@ class Block(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def language(self) -> str:
+        return self.info.partition(" ")[0]
+
+    def says_why_not(self) -> bool:
+        """Whether its reader sees why the tests do not run it."""
+        text = self.page.read_text(encoding="utf-8")
+        lines = FENCE.sub(lambda block: "\n" * block[0].count("\n"), text).split("\n")
+        above, below = "\n".join(lines[: self.line]), "\n".join(lines[self.line :])
+        section = above.rpartition("\n## ")[2] + below.partition("\n## ")[0]
+        head = "\n".join(lines).partition("\n## ")[0]
+        return any(NOT_RUN.search(seen) for seen in (self.body, section, head))
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -53,21 +73,31 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 RUN = {page: [one for one in BLOCKS if one.info == "sh run" and one.page == page] for page in PAGES}
 
 
-def commands(block: Block) -> list[list[str]]:
-    """Return the `offstage ...` commands of a block, prompts removed, continued lines joined."""
+def split(line: str, more: Iterator[str]) -> list[str]:
+    """Return the words of a line; of several, where a quoted text has them."""
+    while True:
+        try:
+            return shlex.split(line, comments=True)
+        except ValueError:
+            line += "\n" + next(more)
+
+
+def commands(block: Block, program: str) -> list[list[str]]:
+    """Return the words of each command of a block that begins with this program."""
     found = []
-    for line in block.body.replace("\\\n", " ").splitlines():
-        words = shlex.split(line.removeprefix("$ "), comments=True)
+    lines = iter(block.body.replace("\\\n", " ").splitlines())
+    for line in lines:
+        if not re.match(rf" *(\w+=\S* )*{program} ", line):
+            continue
+        words = split(line, lines)
         for stop in (word for word in ("|", "&&", ";", ">", "&") if word in words):
             words = words[: words.index(stop)]
-        if words and words[0] == "offstage":
-            found.append(words)
+        found.append(words[words.index(program) :])
     return found
 
 
-COMMANDS = sorted(
-    {tuple(words) for block in BLOCKS if block.info in SHELLS for words in commands(block)}
-)
+SHELL_BLOCKS = [block for block in BLOCKS if block.language == "sh"]
+COMMANDS = sorted({tuple(words) for one in SHELL_BLOCKS for words in commands(one, "offstage")})
 SHELL_END = """
 finish() {
   code=$?
@@ -141,17 +171,79 @@ def test_every_figure_is_described() -> None:
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_option_shown_exists(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Even with `--help` at the end, the parser refuses unknown options."""
-    needs_cli()
-    from offstage.testbeds.cli import run
+def test_every_block_has_the_syntax_of_its_language() -> None:
+    wrong = []
+    for block in BLOCKS:
+        try:
+            parse(block)
+        except (ValueError, SyntaxError, subprocess.CalledProcessError) as error:
+            wrong.append(f"{block}: {getattr(error, 'stderr', '') or error}")
+    assert not wrong, "\n".join(wrong)
 
-    code = run([*words[1:], "--help"])
-    printed = capsys.readouterr()
-    assert code == 0 and "Usage:" in printed.out, printed.err or printed.out
+
+def parse(block: Block) -> None:
+    """A ValueError, SyntaxError or CalledProcessError where it is not of the language it names."""
+    if block.language == "sh":
+        shell = ["bash", "-n"]
+        subprocess.run(shell, input=block.body, text=True, check=True, capture_output=True)
+    elif block.language == "python":
+        ast.parse(block.body)
+    elif block.language == "toml":
+        tomllib.loads(block.body)
+    elif block.language == "json":
+        for text in block.body.splitlines() if block.info.endswith(".jsonl") else [block.body]:
+            json.loads(text)
+    elif block.language == "yaml":
+        yaml = pytest.importorskip("yaml")
+        try:
+            yaml.safe_load(block.body)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+    elif block.language == "c":
+        include = f"-I{ROOT / 'host/doca/include'}"
+        check = ["gcc", "-fsyntax-only", "-Werror", include, "-xc", "-"]
+        subprocess.run(check, input=block.body, text=True, check=True, capture_output=True)
+    elif block.language != "text":
+        raise ValueError(f"no language that a test knows: {block.info!r}")
+
+
+def test_every_block_of_commands_is_run_or_says_why_not() -> None:
+    """One that the tests do not run says to its reader `not run by the tests: REASON`."""
+    silent = [
+        str(block)
+        for block in SHELL_BLOCKS
+        if block.info not in ("sh run", *RUN_ELSEWHERE) and not block.says_why_not()
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_option_shown_exists(words: tuple[str, ...]) -> None:
+    """The parser takes each command of the pages as it stands: options, values, nothing missing."""
+    needs_cli()
+    import typer
+
+    from offstage.testbeds.cli import COMMANDS as KNOWN
+    from offstage.testbeds.cli import build
+
+    name, *rest = words
+    command = typer.main.get_command(build([rest[0]] if rest[0] in KNOWN else list(KNOWN)))
+    while rest and rest[0] in (known := getattr(command, "commands", {})):
+        name, *rest = rest
+        command = known[name]
+    assert command.make_context(name, rest).args == []
+
+
+def test_every_target_of_make_shown_exists() -> None:
+    unknown = []
+    for block in SHELL_BLOCKS:
+        for words in commands(block, "make"):
+            folder = words[words.index("-C") + 1] if "-C" in words else "."
+            text = (ROOT / folder / "Makefile").read_text(encoding="utf-8")
+            targets = set(re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE))
+            named = {word for word in words[1:] if not re.search(r"^-|[=/]", word)}
+            unknown += [f"{block}: {one}" for one in sorted(named - targets - {folder})]
+    assert unknown == []
 
 
 @pytest.mark.slow

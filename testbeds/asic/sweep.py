@@ -21,7 +21,7 @@ from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, log_path, read_trace
 from offstage.bindings.durable import replacing, write_bytes
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput, RunFailed, needs
 from offstage.bindings.outside import read_json
 from offstage.testbeds.asic.spec import Point, SweepSpec, load, points_of
 from offstage.testbeds.lab.run.parts import code_version
@@ -74,6 +74,7 @@ class Job:
 
 def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str = "") -> list[Row]:
     """Compute the missing points of a spec in `out`, write the table, return its rows."""
+    needs("pyarrow", "parquet", "asic sweep")
     spec = load(path)
     log = log_path(path.parent / spec.run)
     heads = read_trace(log).heads  # refuses a bad log before any worker starts

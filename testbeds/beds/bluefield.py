@@ -174,9 +174,10 @@ def _installed(dpu: Dpu) -> list[Step]:
     ):
         unit = unit.replace(shipped, own)
     users = (PRESETS / "offstage.sysusers.conf").read_bytes()
+    sysusers = shlex.quote(dpu.sysusers)  # a minimal Debian has no such folder
     steps += [
         Step("dpu", f"cat > {shlex.quote(dpu.units)}/offstage-dpu.service", unit.encode()),
-        Step("dpu", f"cat > {shlex.quote(dpu.sysusers)}/offstage.conf", users),
+        Step("dpu", f"mkdir -p {sysusers} && cat > {sysusers}/offstage.conf", users),
         Step("dpu", "systemd-sysusers && systemctl daemon-reload"),
     ]
     if dpu.huge_pages:

@@ -1,7 +1,6 @@
 """Groups of commands: their order, the answer to a name that is none, and help that wraps.
 
-typer names what `difflib` finds alike, which is `trace` for `store`. Here a name is suggested if it
-begins with what was typed, or is one slip away from it, two if it is long.
+typer names what `difflib` finds alike, which is `trace` for `store`. Here it is what `like` finds.
 """
 
 import inspect
@@ -12,11 +11,9 @@ import typer
 import typer.core
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.near import like
 
-__all__ = ["in_order", "like", "suggested", "usage_line"]
-
-LETTERS_OF_A_SLIP = 3
-"""What was typed may differ by one slip for so many of its letters."""
+__all__ = ["in_order", "suggested", "usage_line"]
 
 
 class _Group(typer.core.TyperGroup):
@@ -74,31 +71,3 @@ def suggested(typed: str, known: Iterable[str]) -> str:
     """`did you mean ...?` with what is like it; empty if nothing is."""
     found = like(typed, known)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-
-def like(typed: str, known: Iterable[str]) -> list[str]:
-    """Those of `known` that were probably meant, the likeliest first."""
-    word = typed.lstrip("-")
-    most = max(1, len(word) // LETTERS_OF_A_SLIP)
-    found = []
-    for name in known:
-        bare = name.lstrip("-")
-        slips = 0 if len(word) > 1 and bare.startswith(word) else _slips(word, bare)
-        if slips <= most and slips < min(len(word), len(bare)):
-            found.append((slips, name))
-    return [name for _, name in sorted(found)]
-
-
-def _slips(typed: str, meant: str) -> int:
-    """Letters left out, added, replaced or swapped with the next: the four slips of Damerau, A
-    technique for computer detection and correction of spelling errors, 1964."""
-    rows = [list(range(len(meant) + 1))]
-    for at, letter in enumerate(typed, 1):
-        row = [at]
-        for to, other in enumerate(meant, 1):
-            least = min(row[-1] + 1, rows[-1][to] + 1, rows[-1][to - 1] + (letter != other))
-            if min(at, to) > 1 and typed[at - 2 : at] == meant[to - 2 : to][::-1]:
-                least = min(least, rows[-2][to - 2] + 1)
-            row.append(least)
-        rows.append(row)
-    return rows[-1][-1]

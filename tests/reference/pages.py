@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SCHEMAS = DOCS / "reference/schemas"
+BY_HAND = ("index.md", "tutorial.md")
+"""Pages that the index names above its list."""
 SHARED_BY = 4
 """Options that this many commands share go into one table."""
 HOW_TO = {
@@ -77,16 +79,16 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def index() -> str:
-    """Every page by its title and first sentence, folder by folder."""
+    """Every page by its title and first sentence, folder by folder, as in docs/.nav.yml."""
     kinds = {
-        "how-to": "Doing",
-        "reference": "Looking up",
+        "how-to": "How-to",
+        "reference": "Reference",
         "": "Understanding",
         "decisions": "Decisions: what holds, why, and what was rejected",
     }
     pieces = []
     for folder, title in kinds.items():
-        pages = (page for page in (DOCS / folder).glob("*.md") if page.name != "index.md")
+        pages = (page for page in (DOCS / folder).glob("*.md") if page.name not in BY_HAND)
         rows = sorted(
             f"- [{name}]({page.relative_to(DOCS)}): {said}"
             for page in pages

@@ -3,9 +3,9 @@
 import pytest
 import typer
 
+from offstage.bindings.near import like
 from offstage.testbeds.cli import COMMANDS, build, run
 from offstage.testbeds.cli.described import described
-from offstage.testbeds.cli.groups import like
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ PACKAGES = (
     "libibverbs-dev",
     "librdmacm-dev",
 )
-NOT_IN_A_GUEST = ("matplotlib", "pyarrow")
-"""Dependencies of Offstage needed only by reports and capture, which run outside the guest."""
+NOT_IN_A_GUEST = ("matplotlib",)
+"""Dependencies of Offstage needed only by reports, which are made outside the guest."""
 DROPPED = (
     "usr/share/doc",
     "usr/share/man",

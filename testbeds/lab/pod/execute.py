@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from offstage.bindings.durable import replacing
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import RunFailed, needs
 from offstage.testbeds.lab.pod.point_figures import PodPoint, figures_of
 from offstage.testbeds.lab.pod.run import run_point
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, points
@@ -31,6 +29,7 @@ Unit = tuple[Point, ...]
 def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> list[PodPoint]:
     """The figures of every point, in the spec's order. BadInput: the file is not a trace.
     RunFailed: a process died, or the cluster cannot be reached."""
+    needs("pyarrow", "parquet", "lab pod")
     wanted = points(spec)
     units = sorted(
         {
@@ -64,6 +63,9 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
 def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
     """Write a row for each point; separate columns hold the cost of a fault. RunFailed if the file
     cannot be written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     rows = []
     for one in figures:
         row = msgspec.to_builtins(one)

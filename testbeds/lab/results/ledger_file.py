@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.engine import ROW
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput, RunFailed, needs
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.outside import decode_json
 from offstage.testbeds.lab.results.summary import PointInfo
@@ -136,6 +136,7 @@ def _flat(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[Any]]:
 def describe(path: str | Path) -> dict[int, Described]:
     """The points of a ledger, by number. BadInput if the file is not a ledger, or is an older one
     without descriptions of points."""
+    needs("pyarrow", "parquet", str(path))
     import pyarrow.parquet as pq
 
     with _readable(path):
@@ -147,6 +148,7 @@ def describe(path: str | Path) -> dict[int, Described]:
 
 def ledger_rows(path: str | Path, point: int, columns: Sequence[str] = ()) -> "pa.Table":
     """The rows of one point over all seeds; only `columns`, or all columns if empty."""
+    needs("pyarrow", "parquet", str(path))
     import pyarrow.parquet as pq
 
     with _readable(path):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed, needs
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.execute import execute
 from offstage.testbeds.lab.run.plan import Point, Task, points_of, steps_of, tasks_of, together
@@ -119,6 +119,8 @@ def compute(
 ) -> None:
     """Compute the parts that are missing in `folder`. With `stop_at_failure` the first failure is
     raised as its original error; otherwise failures are recorded in the experiment."""
+    if not bounds_only:
+        needs("pyarrow", "parquet", "the ledger of a lab run")
     _make(folder)
     groups = together(_missing(experiment, folder, bounds_only), jobs)
     progress.start("virtual time, session-steps", sum(steps_of(group) for group in groups))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self, cast
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, needs
 
 __all__ = ["RATES_END", "holds_rates", "members", "on_disk", "opened"]
 
@@ -76,6 +76,7 @@ class _Packing:
 
 def _arrow(codec: str) -> Callable[[IO[bytes]], Any]:
     def unpacked(file: IO[bytes]) -> Any:
+        needs("pyarrow", "parquet", f"a trace packed with {codec}")
         import pyarrow as pa
 
         return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)

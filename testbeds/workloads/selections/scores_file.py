@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, needs
 from offstage.bindings.outside import json_line
 
 __all__ = [
@@ -261,11 +261,12 @@ def open_capture(path: str | Path) -> Capture:
     Raises BadInput for a file that is missing, not Parquet, torn, without header or of an unknown
     version, that lacks a column or has one of another type, or whose rows are not in order.
     """
+    path = Path(path)
+    where = str(path)
+    needs("pyarrow", "parquet", where)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = Path(path)
-    where = str(path)
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:

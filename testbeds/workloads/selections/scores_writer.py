@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.errors import BadInput, Interrupted, RunFailed
+from offstage.bindings.errors import BadInput, Interrupted, RunFailed, needs
 from offstage.testbeds.workloads.selections.scores_file import (
     COLUMNS,
     METADATA_KEY,
@@ -48,6 +48,7 @@ class Writer:
         scores: tuple[str, ...] = SCORES,
         row_group_bytes: int = ROW_GROUP_BYTES,
     ) -> None:
+        needs("pyarrow", "parquet", str(path))
         import pyarrow.parquet as pq
 
         self.path = Path(path)

@@ -106,9 +106,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def brings(extra: str) -> str:
-    """How to install an optional part. From a checkout: `offstage` on the package index is an
-    unrelated package."""
-    return f"in a checkout of Offstage: pip install '.[{extra}]'"
+    """How to install an optional part. Not by name: `offstage` on the package index is an unrelated
+    package."""
+    return f"in a checkout of Offstage: pip install '.[{extra}]'; of a wheel: 'WHEEL[{extra}]'"
 
 
 class StoreFull(OffstageError):

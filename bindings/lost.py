@@ -9,7 +9,10 @@ __all__ = ["gone"]
 
 # Why the connection ended (fabric.h, `wait`), and the fix: each affects the whole fabric.
 LOST = {
-    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; start the host again"),
+    errno.EPIPE: (
+        "the daemon closed this port",
+        "its log says why; if `offstage dpu status` finds none, start it, then the host again",
+    ),
     errno.EHOSTUNREACH: (
         "the daemon's adapter does not answer",
         "see `offstage dpu status`, the link, and that its MTU passes; start the host again",

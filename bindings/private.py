@@ -49,6 +49,6 @@ def read_secret(path: Path) -> bytes:
         raise BadInput(
             f"the secret cannot be read ({error.strerror})",
             str(path),
-            "name the tenant's secret file",
+            "give --secret FILE, its tenant's or operator's; a daemon of your own has it there",
         ) from None
     return parse_secret(text, str(path))

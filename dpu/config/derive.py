@@ -319,7 +319,8 @@ def _check_storage(config: Config, where: str) -> None:
         raise BadInput(
             f"storage.path is empty, and storage {storage.backend!r} needs one",
             where,
-            'name a file or block device, or choose backend = "emulated" without inner',
+            "give --set storage.path=FILE, a file or block device; or --set "
+            "storage.backend=emulated, which keeps blocks in memory",
         )
     path = Path(storage.path)
     if len(storage.path.encode()) > 511:

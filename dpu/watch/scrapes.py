@@ -1,7 +1,7 @@
 """The HTTP endpoint of the metrics: one thread, a few connections, each with a deadline.
 
 A slow scrape occupies a connection, not a thread, and the oldest connection is closed to admit a
-new one. `render` decides from the request's token what the response contains.
+new one. `render` decides from the request's token what the response contains, if anything.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ LOOK_S = 0.5
 ACCEPTS_MAX = 16  # of one turn
 BACKLOG = 1024
 
-Render = Callable[[str], tuple[str, bytes]]
+Render = Callable[[str], tuple[str, bytes] | None]
 
 
 @dataclass(eq=False)
@@ -35,7 +35,7 @@ class _Scrape:
 
 
 class Scrapes:
-    """Answers GET with what `render` gives for the bearer token: content type and body."""
+    """Answers GET with what `render` gives for the bearer token: content type and body, or 401."""
 
     def __init__(self, host: str, port: int, render: Render) -> None:
         """Listen and serve. BadInput where the port is taken."""
@@ -130,7 +130,13 @@ class Scrapes:
         if method not in ("GET", "HEAD"):
             return b"HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\n\r\n"
         scheme, _, token = fields.get("authorization", "").partition(" ")
-        kind, body = self._render(token.strip() if scheme.lower() == "bearer" else "")
+        page = self._render(token.strip() if scheme.lower() == "bearer" else "")
+        if page is None:
+            return (
+                b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\n"
+                b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+        kind, body = page
         said = (
             f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n"

@@ -276,10 +276,13 @@ class Telemetry:
             self._scrapes.close()
             self._scrapes = None
 
-    def _render(self, token: str) -> tuple[str, bytes]:
+    def _render(self, token: str) -> tuple[str, bytes] | None:
+        """None: the token is nobody's."""
         who = ""
         for known, name in self._tokens.items():  # no early exit: constant time
             who = name if hmac.compare_digest(known.encode(), token.encode()) else who
+        if token and not who:
+            return None
         registry = CollectorRegistry(auto_describe=False)
         registry.register(View(self._snapshot, who))
         return CONTENT_TYPE_LATEST, generate_latest(registry)

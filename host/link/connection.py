@@ -185,8 +185,8 @@ class Connection:
             raise BadInput(
                 f"the server there cannot prove that it has the secret of {self.tenant!r}",
                 self.endpoint,
-                "give the secret file that the daemon started with, or check who "
-                "owns its port: nothing was sent",
+                f"another secret, no tenant {self.tenant!r}, or another's port: give the secret "
+                "file that the daemon started with; nothing was sent",
             )
         self.proved = challenge
         return challenge

@@ -89,6 +89,19 @@ DecodeCostOption = Annotated[
     Path | None,
     typer.Option("--decode-cost", help="compute time of the GPU, as measured by `host calibrate`"),
 ]
+
+
+def _shipped(file: Path | None) -> Path | None:
+    """`local` is the configuration that is shipped, unless a file has that name."""
+    if file != Path("local") or file.exists():
+        return file
+    return Path(__file__).resolve().parents[1] / "presets/local.toml"
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", callback=_shipped, help="TOML file; `local`: the sample"),
+]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="output format: text for people, json for programs")
 ]

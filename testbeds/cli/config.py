@@ -1,7 +1,6 @@
 """`offstage config show`: every value of the daemon's configuration, and its source."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
-from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.cli.common import ConfigOption, Format, FormatOption, emit, parse_settings
 from offstage.testbeds.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def about() -> None:
 
 @config.command()
 def show(
-    file: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
+    file: ConfigOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value; may be repeated")
     ] = None,

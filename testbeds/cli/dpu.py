@@ -12,6 +12,7 @@ from offstage.bindings.errors import BadInput, Corrupt, RunFailed
 from offstage.host.endpoint import DEFAULT_ENDPOINT
 from offstage.testbeds.beds.device import as_device
 from offstage.testbeds.cli.common import (
+    ConfigOption,
     CurveOption,
     EndpointOption,
     Fabric,
@@ -81,7 +82,7 @@ ZoneOption = Annotated[str | None, typer.Option("--zone", help="failure domain, 
 
 @dpu.command()
 def serve(
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
+    config: ConfigOption = None,
     record: RecordOption = None,
     settings: SettingsOption = None,
     ready_fd: ReadyOption = None,

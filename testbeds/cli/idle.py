@@ -90,7 +90,7 @@ IDLE = (
         "demo",
         DRAWN,
         lambda given: given["model"] not in (None, "none"),
-        "with --model: it is for drawn sessions",
+        "with a --model other than none: it is for drawn sessions",
     ),
     Idle("compare", ("samples",), _few_enough, "with --quick, which draws at most 6"),
     Idle(

@@ -121,6 +121,9 @@ def add(
             str(key),
             f"give {key.with_suffix('.key')}",
         )
+    own = folder / "server.key"
+    if own.exists() and zmq.auth.load_certificate(own)[0] == public:
+        raise BadInput("is the daemon's own key", str(key), "give the client's client.key")
     kept = folder / "clients" / f"{name}.key"
     if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")

@@ -131,10 +131,11 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
         what = (
             f"no point has policy {against!r} at its setting"
             if against
-            else "the runs share no point"
+            else "no point of the two runs has the same policy and setting"
         )
         there = ", ".join(sorted({side.info.policy for side in first}))
-        raise BadInput(what, str(first[0].path if first else "no points"), f"choose from: {there}")
+        fix = "choose from" if against else "sweep alike, or give --against and choose from"
+        raise BadInput(what, str(first[0].path if first else "no points"), f"{fix}: {there}")
     return found
 
 
@@ -150,8 +151,8 @@ def difference(
     ours, theirs = _requests(first), _requests(second)
     if ours.names != theirs.names or not np.array_equal(ours.selected, theirs.selected):
         raise BadInput(
-            f"{first.name} and {second.name} ran over different requests",
-            f"{first.path}, {second.path}",
+            "the two ran over different requests",
+            f"{first.name} of {first.path}, {second.name} of {second.path}",
             "run both with the same workload and seeds",
         )
     boot = Bootstrap(len(ours.names), resamples, seed)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, get_args
@@ -221,7 +222,7 @@ def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
 
 
 def figures(device: Any) -> TenantFigures:
-    others = ("arena_bytes", "sessions", "ports", "logins")
+    others = ("arena_bytes", "ports", "logins")
     bounds = [f"{name}_max" for name in others]
     rest = dict.fromkeys((*others, *bounds), 0)
     return TenantFigures(**asdict(device.tenant_status(0)), **rest, pod={})
@@ -254,6 +255,24 @@ def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, na
             if "tenant" in one.labels
         }
         assert labels == {printable(name)}
+
+
+def test_a_token_that_is_nobodys_is_refused() -> None:
+    """A scraper whose token is of yesterday must not look healthy; without one it is answered."""
+    telemetry = Telemetry()
+    telemetry.start("127.0.0.1", 0)
+    telemetry.show({"all": p.OPERATOR})
+    page = f"http://127.0.0.1:{telemetry.port}/metrics"
+    try:
+        with urllib.request.urlopen(page, timeout=5) as reply:
+            assert reply.status == 200
+        stale = urllib.request.Request(page, headers={"Authorization": "Bearer old"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(stale, timeout=5)
+        assert refused.value.code == 401
+        refused.value.close()
+    finally:
+        telemetry.stop()
 
 
 def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:

@@ -98,7 +98,7 @@ def test_an_edited_file_is_loaded_anew_and_its_points_are_others(folder: Path) -
     [
         ("nowhere.py:Mine", CODE, "there is no file nowhere.py; give its path from the spec's"),
         ("mine.py", CODE, "no class is named; write mine.py:CLASS"),
-        ("mine.py:Mein", CODE, "mine.py has no class 'Mein'; did you mean 'Mine'?"),
+        ("mine.py:Mien", CODE, "mine.py has no class 'Mien'; did you mean 'Mine'?"),
         ("mine.py:Mine", "x = 1", "mine.py has no class 'Mine'; it defines none"),
         ("mine.py:Mine", "import nowhere_at_all", "No module named 'nowhere_at_all' ("),
         ("mine.py:Mine", "\n1 / 0", "cannot be loaded: ZeroDivisionError: division by zero ("),

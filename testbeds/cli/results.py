@@ -99,6 +99,6 @@ def results(
         return
     document: ResultsListed = {"rows": rows, "skipped": skipped}
     count = f"{len(rows)} of {len(found)} rows" if where else f"{len(rows)} rows"
-    shown = [listing.as_table(rows, names), ""] if rows else []
+    shown = (listing.as_table(rows, names), "") if rows else ()
     text = Group(*shown, *map(Text, [count, *lines]))
     emit(document, Format(form.value), text)

@@ -82,7 +82,7 @@ def check_store_file(config: Config) -> None:
 def check_taken(path: Path, head: bytes) -> None:
     """BadInput if the first HEAD_BYTES of a file show other contents than a store."""
     if holds(head) not in ("", STORE):
-        raise BadInput("this is no store and not empty", str(path), "give another path")
+        raise BadInput("this is not a store, and not empty", str(path), "give another path")
 
 
 def _check_size(path: Path, head: bytes, has_bytes: int, wanted_bytes: int) -> None:

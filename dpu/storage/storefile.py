@@ -193,7 +193,7 @@ class StoreFile:
                 raise BadInput(
                     "both superblocks of the store are damaged", where, "restore it from a copy"
                 )
-            raise BadInput("this is no store", where, "give the path of a store file")
+            raise BadInput("this is not a store", where, "give the path of a store file")
         latest = max(found, key=lambda one: one.openings)
         if not latest.consistent:
             raise BadInput(

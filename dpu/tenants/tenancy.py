@@ -74,7 +74,7 @@ def _take_lock(lock: int, directory: Path) -> None:
         raise BadInput(
             f"another daemon (pid {holder}) uses it",
             str(directory),
-            "stop that daemon, or choose another daemon.endpoint",
+            "stop that daemon, or set another daemon.endpoint",
         ) from None
 
 

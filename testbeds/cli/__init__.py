@@ -79,8 +79,8 @@ def build(names: Sequence[str]) -> typer.Typer:
     ) -> None:
         """Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.
 
-        Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the fix), 3 a daemon
-        or server is not reachable."""
+        Exit codes: 0 done, 1 a run failed, 2 bad input (one line says what, where and how to fix
+        it), 3 a daemon or server is not reachable."""
 
     for name in names:
         importlib.import_module(COMMANDS[name]).register(app)

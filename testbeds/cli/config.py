@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-config = typer.Typer(no_args_is_help=True, help="What the daemon would be started with.")
+config = typer.Typer(no_args_is_help=True, help="The configuration that a daemon would start with.")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @config.callback()
 def about() -> None:
-    """What the daemon would be started with."""
+    """The configuration that a daemon would start with."""
 
 
 @config.command()

@@ -364,7 +364,7 @@ def dismiss(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """End the logins of a host, as if it had died; its blocks stay in the store."""
+    """Log a host out, as if it had died; its blocks stay in the store."""
     from offstage.dpu.protocol import Dismiss
 
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
@@ -451,7 +451,7 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="erase the contents of the drives")] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Give every block of SPDK's drives back to them and overwrite their heads, for a new store.
+    """Deallocate all blocks of SPDK drives and overwrite their headers, for a new store.
 
     Without --yes it says what would be lost and changes nothing.
     """

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-host = typer.Typer(no_args_is_help=True, help="The host agent, in the place of a GPU node.")
+host = typer.Typer(no_args_is_help=True, help="The host agent, standing in for a GPU node.")
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
 @host.callback()
 def about() -> None:
-    """The host agent, in the place of a GPU node."""
+    """The host agent, standing in for a GPU node."""
 
 
 TenantOption = Annotated[

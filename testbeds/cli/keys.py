@@ -21,7 +21,7 @@ __all__ = ["register"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-keys = typer.Typer(no_args_is_help=True, help="Keys of CURVE, and tokens of the metrics.")
+keys = typer.Typer(no_args_is_help=True, help="CURVE keys and metrics tokens.")
 
 
 class Side(StrEnum):

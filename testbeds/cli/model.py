@@ -8,7 +8,9 @@ from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 __all__ = ["register"]
 
-model = typer.Typer(no_args_is_help=True, help="What a model keeps of a session, and its bytes.")
+model = typer.Typer(
+    no_args_is_help=True, help="What a model stores for each session, and its size."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 @model.callback()
 def _model() -> None:
-    """What a model keeps of a session, and its bytes."""
+    """What a model stores for each session, and its size."""
 
 
 @model.command()

@@ -14,7 +14,9 @@ from offstage.testbeds.cli.then import then
 
 __all__ = ["register"]
 
-testbed = typer.Typer(no_args_is_help=True, help="Machines for a GPU node and a DPU.")
+testbed = typer.Typer(
+    no_args_is_help=True, help="Set up a GPU node and a DPU, and compare policies on them."
+)
 
 
 class Bed(StrEnum):
@@ -75,7 +77,7 @@ def register(app: typer.Typer) -> None:
 
 @testbed.callback()
 def about() -> None:
-    """Machines for a GPU node and a DPU."""
+    """Set up a GPU node and a DPU, and compare policies on them."""
 
 
 @testbed.command("list")

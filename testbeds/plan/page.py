@@ -104,7 +104,7 @@ def _dpu(plan: Plan) -> list[str]:
     """What a DPU adds, where one was asked for."""
     lines = dpu_lines(plan)
     told = "".join(tag("p", escape(line)) for line in lines)
-    caption = "Both places of each draw have the same inputs; the same flash lies behind both."
+    caption = "Both places have the same inputs in each draw, and the same flash behind them."
     return [figure("dpu", "What a DPU adds", told, caption)] if lines else []
 
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 LABELS = {
-    RECOMPUTE: "nowhere: prefilled again",
+    RECOMPUTE: "not kept: prefilled again",
     "hbm": "HBM (G1)",
     "ddr5": "host DRAM (G2)",
     "cxl": "CXL memory",
@@ -234,7 +234,7 @@ def dpu_lines(plan: Plan) -> list[str]:
         )
     if found:
         found.append(
-            "A plan has no value for what a DPU does besides: blocks staged before they are asked "
+            "A plan does not price what else a DPU does: blocks staged before they are asked "
             "for (offstage demo), cores of the host, one copy for all hosts"
         )
     return found

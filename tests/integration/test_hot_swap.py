@@ -187,7 +187,7 @@ def test_what_cannot_be_a_target_is_one_line_and_changes_nothing(tmp_path: Path)
         shutil.copyfile(other / "store.ofs", tmp_path / "bare")
         rows = [
             ({"path": str(tmp_path / "store.ofs")}, "is the present storage"),
-            ({"path": str(tmp_path / "alien")}, "no store and not empty"),
+            ({"path": str(tmp_path / "alien")}, "not a store, and not empty"),
             ({"path": str(other / "store.ofs")}, "red.secret: belongs to another store"),
             ({"path": str(tmp_path / "bare")}, "there is a store here already"),
             ({"path": str(tmp_path / "small"), "size": "2MiB"}, "need"),

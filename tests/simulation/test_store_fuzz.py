@@ -162,8 +162,8 @@ def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
             data[start + at : start + at + len(new)] = new
         return bytes(data)
 
-    assert line(b"") == "this is no store"
-    assert line(b"x" * SIZE_BYTES) == "this is no store"
+    assert line(b"") == "this is not a store"
+    assert line(b"x" * SIZE_BYTES) == "this is not a store"
     assert "version 7" in line(patched(8, b"\7"))
     assert "both superblocks" in line(patched(48, b"\1"))
     assert "cut short" in line(image[:-1])

@@ -78,9 +78,7 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
         )
         for what, key, mark in rows
     ]
-    found.append(
-        Tile(f"GPUs for one {best.device}", _gpus(load), under(_gpus(other)) if other else "")
-    )
+    found.append(Tile(f"GPUs per {best.device}", _gpus(load), under(_gpus(other)) if other else ""))
     fetch = clock_ns(base.fetch_ns.mean) if base is not None else ""
     found.append(Tile(f"mean fetch, {best.device}", clock_ns(best.fetch_ns.mean), under(fetch)))
     return found

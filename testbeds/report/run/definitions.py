@@ -210,7 +210,13 @@ DEFINITIONS = (
         "verified",
         "Fetched blocks with the bytes that prefill wrote.",
     ),
-    Definition("blocks_corrupt", "corrupt", "Fetched blocks with other bytes.", "", "lower"),
+    Definition(
+        "blocks_corrupt",
+        "corrupt",
+        "Fetched blocks whose bytes differ from what prefill wrote.",
+        "",
+        "lower",
+    ),
     Definition(
         "blocks_recomputed",
         "recomputed",

@@ -218,7 +218,7 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> Figure:
         "Stall per token",
         [_stall_plot(group, colours, low, high) for group in groups],
         "Lower is better: the stall that a share of all tokens did not exceed, on a logarithmic "
-        "scale; the slowest tokens are at the right, a line along the bottom is no wait.",
+        "scale; the slowest tokens are at the right, a line along the bottom means no wait.",
         legend_of(groups, colours),
     )
 

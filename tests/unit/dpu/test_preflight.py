@@ -22,7 +22,7 @@ def test_a_file_that_is_no_whole_store_is_refused_and_not_grown(tmp_path: Path) 
     """The firmware grows a file as it opens it, so one of another kind or size is left alone."""
     head = STORE_MAGIC + bytes(24)
     for name, data, said in (
-        ("alien", b"\x7fELF" * 100, "no store and not empty"),
+        ("alien", b"\x7fELF" * 100, "not a store, and not empty"),
         ("cut", head + SIZE_BYTES.to_bytes(8, "little") + bytes(4096), "was cut: 4136 B"),
         ("smaller", head + (1024).to_bytes(8, "little") + bytes(4096), "has a size of 1024 B"),
     ):
@@ -60,7 +60,7 @@ def test_a_file_that_is_refused_keeps_its_mode_and_bytes(tmp_path: Path) -> None
         file = tmp_path / f"alien{size_bytes}"
         file.write_bytes(b"x" * size_bytes)
         file.chmod(0o644)
-        with pytest.raises(BadInput, match="no store and not empty"):
+        with pytest.raises(BadInput, match="not a store, and not empty"):
             check_store_file(stored_at(file))
         assert file.stat().st_mode & 0o777 == 0o644 and file.stat().st_size == size_bytes
     os.mkfifo(tmp_path / "pipe", 0o644)

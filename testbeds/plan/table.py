@@ -266,8 +266,10 @@ def places_table(plan: Plan) -> Table:
         for name, text, show in COLUMNS
     ]
     if any(one.note for one in plan.places):
-        notes = (Cell("", small=one.note) for one in plan.places)
-        lines.append([Cell("does not work", terse=" "), *notes])
+        notes = (
+            Cell("", small=one.note, terse="see note" if one.note else " ") for one in plan.places
+        )
+        lines.append([Cell("does not work"), *notes])
     return Table.of(columns, lines)
 
 

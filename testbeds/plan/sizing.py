@@ -143,7 +143,7 @@ def _place(name: str, question: Question, load: Load) -> Place:
     slots = load.v.get(f"{name}.slots")
     machines = math.ceil(best.gpus / MACHINE)
     if slots is not None and best.count > slots * machines and not best.note:
-        best.note = f"needs {best.count} modules, has {math.floor(slots * machines)} slots"
+        best.note = f"needs {best.count} slots, has {math.floor(slots * machines)}"
     _price(best, question, load, tier)
     return best
 

@@ -99,7 +99,7 @@ def test_a_tier_slower_than_prefilling_is_not_recommended() -> None:
 def test_modules_need_slots() -> None:
     """68 DIMMs for 2 machines are reported and not recommended."""
     dram = found()["ddr5"]
-    assert dram.count == 68 and dram.note == "needs 68 modules, has 64 slots"
+    assert dram.count == 68 and dram.note == "needs 68 slots, has 64"
     assert not found({"ddr5.slots": 40.0})["ddr5"].note
 
 

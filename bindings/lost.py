@@ -11,7 +11,7 @@ __all__ = ["gone"]
 LOST = {
     errno.EPIPE: (
         "the daemon closed this port",
-        "its log says why; if `offstage dpu status` finds none, start it, then the host again",
+        "its log says why; if `offstage dpu status` finds none, start it; start the host again",
     ),
     errno.EHOSTUNREACH: (
         "the daemon's adapter does not answer",

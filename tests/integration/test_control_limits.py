@@ -5,6 +5,7 @@ import resource
 import socket
 import struct
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,14 +100,16 @@ def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
 
 
 def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Daemon) -> None:
-    """A scrape without a valid token shows no tenant, with a tenant's that tenant, with the
-    operator's all."""
+    """A scrape without a token shows no tenant, with a tenant's that tenant, with the operator's
+    all; with another it is refused."""
     red = metrics_token(read_secret(tier.runtime_dir / "red.secret"))
     operators = (tier.runtime_dir / "metrics.token").read_text().strip()
-    for token in ("", "wrong", red[:-1]):
-        text = scrape(tier, token)
-        assert "offstage_messages_total" in text and "tenant=" not in text
-        assert "offstage_put_blocks" not in text
+    for token in ("wrong", red[:-1]):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            scrape(tier, token)
+    text = scrape(tier, "")
+    assert "offstage_messages_total" in text and "tenant=" not in text
+    assert "offstage_put_blocks" not in text
     text = scrape(tier, red)
     assert 'tenant="red"' in text and "offstage_put_blocks" not in text
     text = scrape(tier, operators)

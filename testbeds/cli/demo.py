@@ -287,7 +287,7 @@ def _default(name: str) -> Path | None:
         with shown(2) as progress:
             return get(name, None, progress)[0]
     except OffstageError as error:
-        print(f"offstage: generated sessions instead of a real model: {error}", file=sys.stderr)
+        print(f"offstage: drawn sessions instead of a real model: {error}", file=sys.stderr)
         return None
 
 

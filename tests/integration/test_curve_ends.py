@@ -94,9 +94,10 @@ def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
 
 
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
-    """No restart is needed. A secret key, or a second key of a name, is refused."""
+    """No restart is needed. A secret key, the daemon's own, or a second of a name is refused."""
     folder, key = str(base / "server"), base / "stranger/client.key"
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
+    assert run(["keys", "add", folder, str(base / "server/server.key"), "--name", "own"]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "stranger"]) == 0
     for _ in range(40):

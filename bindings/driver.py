@@ -19,9 +19,10 @@ from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.granules import Granules
-from offstage.bindings.layouts import VALUE_ASK, VALUE_TOLD, bit_counts
+from offstage.bindings.layouts import VALUE_TOLD, bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import StageTimes, driver_stages
+from offstage.bindings.value_io import ValueIO
 
 __all__ = ["READ_BATCH", "Driver"]
 
@@ -44,6 +45,7 @@ class Driver(Fabric):
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
     _granules: Granules | None = None
+    _values: ValueIO | None = None
     _limits: tuple[int, int, int] = (0, 1, 16)
     """What was said with `limit_scores`; it holds for the connections that follow too."""
 
@@ -324,24 +326,12 @@ class Driver(Fabric):
             gone(rc, "sending a hint")
         return int(rc)
 
-    def values(
-        self, verb: int, asks: NDArray[np.void], timeout_ns: int = 2_000_000_000
-    ) -> NDArray[np.void]:
-        """By commands of the ring, as many values in each as it takes."""
-        self._check_open("a command on values")
-        assert asks.flags.c_contiguous and asks.dtype == VALUE_ASK
-        told = np.zeros(len(asks), VALUE_TOLD)
-        rc = lib.ofs_driver_values(
-            self._driver,
-            verb,
-            len(asks),
-            _at("struct ofs_value_ask *", asks),
-            _at("struct ofs_value_told *", told),
-            timeout_ns,
-        )
-        if rc < 0:
-            gone(rc, "a command on values")
-        return told
+    def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
+        """Moved by the driver itself."""
+        self._check_open("opening values")
+        assert self._values is None or self._values.closed
+        self._values = ValueIO(self._driver, sessions_max, timeout_s)
+        return self._values
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """It holds for the connections that follow too."""
@@ -454,6 +444,8 @@ class Driver(Fabric):
     def close(self) -> None:
         """Unmap everything; calls in flight are forgotten. Closing twice does nothing."""
         if self._driver is not None:
+            if self._values is not None:
+                self._values.close()
             lib.ofs_driver_close(self._driver)
             self._driver = None
             self._calls.clear()

@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import OffstageError, RunFailed
-from offstage.bindings.layouts import HIT_ENDS, VALUE_TOLD
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.layouts import HIT_ENDS
 from offstage.bindings.stages import StageTimes
+from offstage.bindings.value_io import ValueIO
 
 __all__ = [
     "UNKNOWN_END",
@@ -262,14 +263,10 @@ class Fabric(ABC):
         Here: none is sent."""
         return 0
 
-    def values(
-        self, verb: int, asks: NDArray[np.void], timeout_ns: int = 2_000_000_000
-    ) -> NDArray[np.void]:
-        """Do this (`enum ofs_value_verb`) with each value (`VALUE_ASK` `[n]`), and wait: what
-        became of each (`VALUE_TOLD` `[n]`). RunFailed: no answer in time. Here: -ENOTSUP."""
-        told = np.zeros(len(asks), VALUE_TOLD)
-        told["rc"] = -errno.ENOTSUP
-        return told
+    def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
+        """Tasks on values over this fabric, as `ValueIO` has them; one at a time, and closed with
+        it. BadInput: it, or the daemon's port, takes none. Here: none."""
+        raise BadInput("this fabric carries no values", self.where, "use shm, verbs, zmq or nixl")
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """Send only the scores that the policy uses, from the next fetch on: the best

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from smallest_fabric import SmallestFabric
 
 from offstage.bindings.core import GUESS
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.keys import checksum
-from offstage.bindings.layouts import VALUE_ASK
 from offstage.host.decode.prefill import put_blocks
 
 BLOCKS = 6
@@ -79,5 +78,5 @@ def test_what_a_side_has_no_use_for_has_no_effect(fabric: SmallestFabric) -> Non
 
 
 def test_a_side_without_commands_on_values_says_so(fabric: SmallestFabric) -> None:
-    told = fabric.values(1, np.zeros(3, VALUE_ASK))
-    assert told["rc"].tolist() == [-errno.ENOTSUP] * 3
+    with pytest.raises(BadInput, match="carries no values"):
+        fabric.value_io(1, 1.0)

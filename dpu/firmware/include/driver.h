@@ -163,14 +163,6 @@ uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
 int ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
 	uint32_t count);
 /*
- * Asks the daemon to do this (enum ofs_value_verb) with each of `count` values, as many in a
- * command as it takes, and waits: told [count] says what became of each. 0; -ETIMEDOUT: of those
- * not told nothing is known; -EPIPE; -EINVAL: no such verb; -ENOTSUP: a command of this port has
- * no room for one.
- */
-int ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
-	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint64_t timeout_ns);
-/*
  * The key, in the tenant, of the value that a volume has under a key of 1 to 16 bytes: SipHash of
  * its length and bytes under the volume's 16 bytes. Two collide with p = 2^-128.
  */
@@ -230,6 +222,30 @@ void ofs_bench_memcpy(const uint8_t *source, uint32_t slot_count, uint32_t size_
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
 /* cdef: end */
+
+/*
+ * Asks the daemon to do this (enum ofs_value_verb) with each of `count` values, as many in a
+ * command as it takes: told [count] says what became of each.
+ */
+struct ofs_asking {
+	uint32_t verb;
+	uint32_t count;
+	const struct ofs_value_ask *asks;
+	struct ofs_value_told *told;
+	uint64_t timeout_ns;
+};
+/*
+ * Begin, end and cancel as of fetches. The end: 0; -ETIMEDOUT: of those not told nothing is known;
+ * -EPIPE; -EINVAL: no such verb; the same rc is then in `told` of each that was not answered.
+ * -ENOTSUP, of the begin: a command of this port has no room for a value.
+ */
+int ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *asking,
+	uint64_t *ticket);
+int ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket);
+/* What was asked may be done all the same: a session that it opens is nobody's. */
+int ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket);
+/* Begin and end in one call. */
+int ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking);
 
 /* Begin, poll and end in one call. */
 int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);

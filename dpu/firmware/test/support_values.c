@@ -36,7 +36,8 @@ static struct ofs_value_told
 ask(struct simulation *s, struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
 {
 	struct ofs_value_told told = {.rc = 1};
-	int rc = ofs_driver_values(host->driver, verb, 1, asked, &told, 1000000000ull);
+	int rc =
+		ofs_driver_values(host->driver, &(struct ofs_asking){verb, 1, asked, &told, 1000000000ull});
 
 	/* Commands are answered at once, whatever the drive does. */
 	CHECK(rc == 0 && told.rc <= 0);

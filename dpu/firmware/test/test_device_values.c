@@ -3,7 +3,6 @@
 #include "value_tag.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -93,9 +92,9 @@ static struct ofs_value_told
 ask(struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
 {
 	struct ofs_value_told told = {.rc = 1};
-	int rc = ofs_driver_values(host->driver, verb, 1, asked, &told, SECOND_NS);
+	struct ofs_asking asking = {verb, 1, asked, &told, SECOND_NS};
 
-	assert(rc == 0 && told.rc <= 0);
+	assert(ofs_driver_values(host->driver, &asking) == 0 && told.rc <= 0);
 	return told;
 }
 
@@ -306,6 +305,7 @@ test_what_cannot_be_is_refused(void)
 {
 	struct ofs_value_ask asked = {.key = key_of(1), .length = VALUE_MAX + 1};
 	struct ofs_value_told told, other;
+	struct ofs_asking asking = {7, 1, &asked, &told, SECOND_NS};
 	uint8_t bytes[PAYLOAD] = {0};
 	struct world_host *host;
 	struct shelf shelf;
@@ -335,7 +335,7 @@ test_what_cannot_be_is_refused(void)
 	assert(ask_session(host, OFS_VALUE_COMMIT, told.session) == -EPERM);
 	assert(ask_session(&shelf.hosts[1], OFS_VALUE_END, told.session) == -EPERM);
 	assert(ask_session(host, OFS_VALUE_END, told.session) == 0);
-	assert(ofs_driver_values(host->driver, 7, 1, &asked, &told, SECOND_NS) == -EINVAL);
+	assert(ofs_driver_values(host->driver, &asking) == -EINVAL);
 	shelf_close(&shelf);
 }
 
@@ -344,17 +344,17 @@ test_a_batch_is_told_one_by_one(void)
 {
 	struct ofs_value_ask asks[40] = {0};
 	struct ofs_value_told told[40];
+	struct ofs_asking asking = {OFS_VALUE_EXIST, 40, asks, told, SECOND_NS};
 	struct shelf shelf;
-	int rc;
 
 	shelf_open(&shelf, OFS_WRITE_THROUGH, OFS_PREFETCH_SHARED);
 	for (uint32_t i = 0; i < 40; i++) {
 		asks[i].key = key_of(i);
 		assert(i % 5 != 0 || store(&shelf.hosts[0], i, i + 1, 0) == 0);
 	}
-	rc = ofs_driver_values(shelf.hosts[0].driver, OFS_VALUE_EXIST, 40, asks, told, SECOND_NS);
+	assert(ofs_driver_values(shelf.hosts[0].driver, &asking) == 0);
 	for (uint32_t i = 0; i < 40; i++)
-		assert(rc == 0 && told[i].rc == (i % 5 == 0 ? 0 : -ENOENT));
+		assert(told[i].rc == (i % 5 == 0 ? 0 : -ENOENT));
 	shelf_close(&shelf);
 }
 

@@ -1,12 +1,12 @@
 /*
  * internal.h: what the files of this library share.
  *
- * Model: a context (io.c) owns a pool of tasks, and while a device is bound a *link* (link.c): the
- * driver of one port of the daemon, which is the connection that the daemon watches. A task goes
- * from queue to queue: submitted, ready (flushed), then for a store or retrieve open (its session
- * is, and its pieces move), for a store committing, and ended, from which doca_pe_progress takes
- * one a call. kv_run (run.c) advances all of a context and waits for nothing but the answer of a
- * command, which the daemon gives at once. One thread at a time uses a context.
+ * Model: a context (io.c) owns a pool of tasks, and while a device is bound a *link* (link.c): one
+ * port of the daemon, which is the connection that the daemon watches, and the driver's tasks on
+ * values over it (value_io.h), which do the work. A task of this interface goes from submitted to
+ * ready (flushed), then belongs to those, and when it has ended doca_pe_progress takes one a call.
+ * kv_run (run.c) advances all of a context and waits for nothing. One thread at a time uses a
+ * context.
  */
 #ifndef KV_INTERNAL_H
 #define KV_INTERNAL_H
@@ -16,8 +16,7 @@
 #include <doca_kv_offstage.h>
 #include <doca_pe.h>
 
-#include <clock.h>
-#include <driver.h>
+#include <value_io.h>
 
 #include <stdbool.h>
 
@@ -27,7 +26,6 @@
 #define KV_TASKS_MAX 16384
 #define KV_SESSIONS_MAX 64 /* of the daemon, of one context */
 #define KV_AHEAD_MAX 32    /* of them, those of values that will be retrieved */
-#define KV_BATCH_MAX 64    /* values of a command */
 #define KV_TIMEOUT_NS 10000000000ull
 
 enum kv_op { KV_STORE = 0, KV_RETRIEVE = 1, KV_EXIST = 2, KV_OP_COUNT = 3 };
@@ -50,17 +48,7 @@ struct doca_task {
 	const struct iovec *iovecs;
 	uint32_t iovcnt;
 	uint32_t value_len;
-	/* while it is open */
-	uint32_t session;
-	struct ofs_key chunk;
-	uint64_t length; /* of the value in the tier */
-	uint32_t piece_count;
-	uint32_t pieces_begun;
-	uint32_t pieces_ended;
-	uint32_t on_time;
-	uint32_t waited_for;
-	int rc; /* the first error of a piece */
-	uint64_t deadline_ns;
+	struct ofs_value_task value; /* what the driver is asked for */
 };
 
 struct doca_kv_io_task_store {
@@ -108,37 +96,10 @@ struct doca_ctx {
 	union doca_data user_data;
 };
 
-/* One block of a value, on its way. */
-struct kv_piece {
-	struct doca_task *task; /* NULL: the entry is free */
-	uint64_t ticket;
-	uint64_t offset; /* in the value */
-	uint32_t size_bytes;
-	uint8_t *row; /* of a payload: for what does not lie in one iovec */
-	bool in_row;
-	struct ofs_fetch fetch;
-	struct ofs_put put;
-	struct ofs_key key;
-	int32_t rc;
-	uint32_t length;
-	uint8_t end;
-};
-
 struct kv_link {
 	int connection; /* closed with the port; the daemon ends the port when it closes */
 	struct ofs_driver *driver;
-	uint32_t payload_size_bytes;
-	uint32_t piece_count;
-	struct kv_piece *pieces;
-	uint8_t *rows;
-};
-
-/* A value that was asked for ahead of its retrieve. */
-struct kv_ahead {
-	uint8_t key[KV_KEY_BYTES_MAX];
-	uint16_t key_len;
-	uint32_t session;
-	uint64_t until_ns;
+	struct ofs_value_io *values;
 };
 
 typedef void (*kv_callback)(struct doca_task *task, union doca_data task_user_data,
@@ -155,12 +116,7 @@ struct doca_kv_io {
 	uint32_t flying_count;
 	struct doca_kv_dev *dev; /* NULL: none is bound */
 	struct kv_link *link;    /* NULL: not connected */
-	struct kv_queue submitted, ready, open, committing, ended;
-	uint32_t session_count;
-	uint32_t over[KV_SESSIONS_MAX]; /* sessions that are to end */
-	uint32_t over_count;
-	struct kv_ahead ahead[KV_AHEAD_MAX];
-	uint32_t ahead_count;
+	struct kv_queue submitted, ready, ended;
 };
 struct doca_kv_nvme_kernel_io {
 	struct doca_kv_io io;
@@ -208,27 +164,11 @@ int kv_look(struct doca_kv_dev *dev);
 int kv_link_open(struct kv_link **out, const struct doca_kv_dev *dev);
 void kv_link_close(struct kv_link *link);
 
-/* ---- piece.c ---- */
-/* Begins as many pieces of the task as there is room for. 0, or the error of the connection. */
-int kv_pieces_begin(struct kv_link *link, struct doca_task *task);
-/* Ends the pieces that have landed, without waiting. 0, or the error of the connection. */
-int kv_pieces_poll(struct kv_link *link);
-
 /* ---- run.c ---- */
 void kv_run(struct doca_kv_io *io);
-/* Ends the sessions that are over, now. */
-void kv_run_out(struct doca_kv_io *io);
-/* One of session_count is over. */
-void kv_end_session(struct doca_kv_io *io, uint32_t session);
-/* 0, or the connection is lost. */
-int kv_command(struct doca_kv_io *io, uint32_t verb, uint32_t count,
-	const struct ofs_value_ask *asks, struct ofs_value_told *told);
-
-/* ---- ahead.c ---- */
-/* A retrieve has ended: what was held ahead of it is over. */
-void kv_ahead_retrieved(struct doca_kv_io *io, const struct doca_task *task);
-/* What nobody retrieved in time is over; UINT64_MAX: all. */
-void kv_ahead_expire(struct doca_kv_io *io, uint64_t now_ns);
+/* Waits up to so long for the driver's tasks, and takes those that have ended. 0, or the error of
+ * the connection, which is closed. */
+int kv_take_ended(struct doca_kv_io *io, uint64_t timeout_ns);
 
 /* ---- io.c ---- */
 doca_error_t kv_io_start(struct doca_kv_io *io);

@@ -126,14 +126,10 @@ doca_kv_io_unbind_dev(struct doca_kv_io *io, struct doca_kv_dev *kv_dev)
 		return DOCA_ERROR_NOT_FOUND;
 	if (io->flying_count > 0)
 		return DOCA_ERROR_IN_USE;
-	kv_ahead_expire(io, UINT64_MAX);
-	if (io->link != NULL)
-		kv_run_out(io);
 	if (io->link != NULL)
 		kv_link_close(io->link);
 	io->link = NULL;
 	io->dev = NULL;
-	io->session_count = io->over_count = 0;
 	kv_dev->bound_count--;
 	return DOCA_SUCCESS;
 }
@@ -240,10 +236,7 @@ kv_submit(struct doca_task *task, bool flush)
 	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
 		return DOCA_ERROR_TOO_BIG;
 	task->state = KV_FLYING;
-	task->rc = 0;
-	task->pieces_begun = task->pieces_ended = task->piece_count = 0;
-	task->on_time = task->waited_for = 0;
-	task->length = task->deadline_ns = 0;
+	task->value = (struct ofs_value_task){0};
 	io->flying_count++;
 	kv_push(&io->submitted, task);
 	if (flush)

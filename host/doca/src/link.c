@@ -136,20 +136,6 @@ kv_look(struct doca_kv_dev *dev)
 	return 0;
 }
 
-static int
-fill(struct kv_link *link)
-{
-	link->payload_size_bytes = ofs_driver_payload_size_bytes(link->driver);
-	link->piece_count = ofs_driver_calls_max(link->driver);
-	link->pieces = calloc(link->piece_count, sizeof(*link->pieces));
-	link->rows = malloc((size_t)link->piece_count * link->payload_size_bytes);
-	if (link->pieces == NULL || link->rows == NULL)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < link->piece_count; i++)
-		link->pieces[i].row = link->rows + (size_t)i * link->payload_size_bytes;
-	return 0;
-}
-
 int
 kv_link_open(struct kv_link **out, const struct doca_kv_dev *dev)
 {
@@ -169,7 +155,7 @@ kv_link_open(struct kv_link **out, const struct doca_kv_dev *dev)
 			kv_say("%s: %s", dev->path, error);
 	}
 	if (rc == 0)
-		rc = fill(link);
+		rc = ofs_value_io_open(&link->values, link->driver, KV_SESSIONS_MAX, KV_TIMEOUT_NS);
 	if (rc != 0) {
 		kv_link_close(link);
 		return rc;
@@ -181,11 +167,11 @@ kv_link_open(struct kv_link **out, const struct doca_kv_dev *dev)
 void
 kv_link_close(struct kv_link *link)
 {
+	if (link->values != NULL)
+		ofs_value_io_close(link->values);
 	if (link->driver != NULL)
 		ofs_driver_close(link->driver);
 	if (link->connection >= 0)
 		close(link->connection);
-	free(link->pieces);
-	free(link->rows);
 	free(link);
 }

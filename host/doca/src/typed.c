@@ -91,7 +91,7 @@ FLAG(must_exist)
 uint32_t
 doca_kv_io_task_retrieve_get_result_value_len(const struct doca_kv_io_task_retrieve *task)
 {
-	return task == NULL ? 0 : (uint32_t)task->task.length;
+	return task == NULL ? 0 : (uint32_t)task->task.value.value_length;
 }
 
 doca_error_t
@@ -102,7 +102,8 @@ offstage_kv_io_task_retrieve_get_blocks(const struct doca_kv_io_task_retrieve *t
 		return DOCA_ERROR_INVALID_VALUE;
 	if (task->task.state != KV_OVER)
 		return DOCA_ERROR_BAD_STATE;
-	*on_time = task->task.on_time;
-	*waited_for = task->task.waited_for;
+	*on_time = *waited_for = 0;
+	for (int end = 0; end < OFS_END_COUNT; end++)
+		*(end <= OFS_END_RETAINED ? on_time : waited_for) += task->task.value.ends[end];
 	return DOCA_SUCCESS;
 }

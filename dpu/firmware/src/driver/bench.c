@@ -26,10 +26,15 @@ int
 ofs_driver_bench_values(struct ofs_driver *driver, uint32_t count, const struct ofs_value_ask *asks,
 	struct ofs_value_told *told, uint32_t round_count, uint64_t *round_ns)
 {
+	const struct ofs_asking asking = {.verb = OFS_VALUE_EXIST,
+		.count = count,
+		.asks = asks,
+		.told = told,
+		.timeout_ns = OFS_COMMAND_TIMEOUT_NS};
+
 	for (uint32_t i = 0; i < round_count; i++) {
 		uint64_t start_ns = ofs_driver_now_ns(driver);
-		int rc =
-			ofs_driver_values(driver, OFS_VALUE_EXIST, count, asks, told, OFS_COMMAND_TIMEOUT_NS);
+		int rc = ofs_driver_values(driver, &asking);
 
 		if (rc != 0)
 			return rc;

@@ -1,5 +1,5 @@
 /*
- * Calls in flight: a table of fetches and puts, advanced in the order they began; see internal.h.
+ * Calls in flight, of every kind, advanced in the order they began; see internal.h.
  * Only ofs_calls_wait waits.
  */
 #include "driver/internal.h"

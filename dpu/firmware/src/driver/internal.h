@@ -3,9 +3,9 @@
  *
  * Model: the driver's one thread owns all of it. Tables are sized at open by the port's header;
  * nothing is allocated after. A command takes one payload area, whose index identifies it. A *call*
- * is one fetch or put of the caller, with a list of its commands. ofs_call_turn advances a call and
- * never waits: it processes answers, sends (again) what is due, and ends a call whose deadline has
- * passed.
+ * is one fetch, put or question about values of the caller, with a list of its commands.
+ * ofs_call_turn advances a call and never waits: it processes answers, sends (again) what is due,
+ * and ends a call whose deadline has passed.
  */
 #ifndef OFS_DRIVER_INTERNAL_H
 #define OFS_DRIVER_INTERNAL_H
@@ -78,7 +78,7 @@ enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 
 struct ofs_driver;
 struct ofs_call;
 
-/* What a turn does with a running call: one side for fetches, one for puts. */
+/* What a turn does with a running call, by its kind. */
 struct ofs_call_ops {
 	/* Begins commands while there is room. -errno: no more can be begun. */
 	int (*begin_more)(struct ofs_driver *driver, struct ofs_call *call);
@@ -93,13 +93,15 @@ struct ofs_call_ops {
 		int rc);
 };
 
-/* One fetch or put of the caller. */
+/* One fetch, put or question about values of the caller. */
 struct ofs_call {
 	enum ofs_call_state state;
 	uint32_t generation; /* of this table entry: the ticket's upper half */
 	const struct ofs_call_ops *ops;
-	struct ofs_fetch *fetch;   /* NULL: a put */
-	const struct ofs_put *put; /* NULL: a fetch */
+	/* of its kind */
+	struct ofs_fetch *fetch;
+	const struct ofs_put *put;
+	const struct ofs_asking *asking;
 	uint64_t deadline_ns;
 	uint64_t stall_begin_ns;      /* 0: no block of it was ever waited for */
 	uint64_t stall_begin_copy_ns; /* copied until then */
@@ -183,8 +185,9 @@ int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
 /* Schedules a retry after its pause, which then grows. */
 void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 
-/* ---- fetches (fetch_piece.c) ---- */
+/* ---- fetches (fetch_piece.c) and puts (put.c) ---- */
 extern const struct ofs_call_ops ofs_fetch_ops;
+extern const struct ofs_call_ops ofs_put_ops;
 
 /* ---- commands without a payload (driver.c) ---- */
 /* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */

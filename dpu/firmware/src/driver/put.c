@@ -89,7 +89,7 @@ begin_more(struct ofs_driver *driver, struct ofs_call *call)
 	return rc;
 }
 
-static const struct ofs_call_ops put_ops = {
+const struct ofs_call_ops ofs_put_ops = {
 	.begin_more = begin_more,
 	.answered = answered,
 	.due = due,
@@ -106,7 +106,7 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 		|| (put->count > 0 && (put->ordinals == NULL || put->source == NULL || put->rcs == NULL))) {
 		return -EINVAL;
 	}
-	call = ofs_call_open(driver, &put_ops, put->count, put->timeout_ns, ticket);
+	call = ofs_call_open(driver, &ofs_put_ops, put->count, put->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->put = put;
@@ -120,7 +120,7 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 int
 ofs_driver_put_send(struct ofs_driver *driver, uint64_t ticket)
 {
-	struct ofs_call *call = ofs_call_find(driver, ticket, &put_ops);
+	struct ofs_call *call = ofs_call_find(driver, ticket, &ofs_put_ops);
 
 	if (call == NULL || !call->held || call->put->session == OFS_NONE)
 		return -EBADF;
@@ -136,7 +136,7 @@ ofs_driver_put_send(struct ofs_driver *driver, uint64_t ticket)
 int
 ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket)
 {
-	return ofs_call_end(driver, ticket, &put_ops);
+	return ofs_call_end(driver, ticket, &ofs_put_ops);
 }
 
 int

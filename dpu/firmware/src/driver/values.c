@@ -1,6 +1,7 @@
 /* Commands on values: each names many, and is answered at once. */
 #include "driver/internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Sends the command in this area and waits for its answer. */
@@ -47,32 +48,123 @@ ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t d
 	return rc;
 }
 
-/* As many as one command takes. */
-static int
-some(struct ofs_driver *driver, uint32_t verb, uint32_t count, const struct ofs_value_ask *asks,
-	struct ofs_value_told *told, uint64_t deadline_ns)
-{
-	struct ofs_fabric *fabric = driver->fabric;
-	const struct ofs_result *results;
-	uint32_t index;
-	int rc;
+/* ---- a command on values is a call, of as many commands of the ring as it takes ---- */
 
-	index = take(driver, deadline_ns, &rc);
-	if (index == OFS_NONE)
-		return rc;
-	memcpy(fabric->ops->payload(fabric, index), asks, count * sizeof(*asks));
-	driver->pending[index].sqe =
-		(struct ofs_sqe){.op = OFS_OP_VALUES, .flags = (uint16_t)verb, .demand_count = count};
-	rc = answered(driver, index, deadline_ns);
-	if (rc == 0) {
-		results = fabric->ops->results(fabric, &driver->pending[index].cqe);
-		if (results == NULL || driver->pending[index].cqe.count != 2 * count)
-			rc = -EPROTO;
-		else
-			memcpy(told, results, count * sizeof(*told));
+static uint32_t
+batch_of(const struct ofs_driver *driver)
+{
+	const struct ofs_port_header *port = &driver->fabric->port;
+
+	return ofs_values_max(port->demand_max, port->score_max);
+}
+
+static void
+fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
+{
+	(void)driver;
+	assert(first + count <= call->asking->count);
+	for (uint32_t i = first; i < first + count; i++)
+		call->asking->told[i].rc = rc;
+}
+
+static int
+take_told(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	const struct ofs_pending *pending = &driver->pending[payload_index];
+	const struct ofs_result *results;
+
+	if (pending->flying) /* nothing of it lands before it ends */
+		return 0;
+	if (pending->cqe.rc != 0)
+		return pending->cqe.rc;
+	results = driver->fabric->ops->results(driver->fabric, &pending->cqe);
+	if (results == NULL || pending->cqe.count != 2 * pending->count)
+		return -EPROTO;
+	memcpy(call->asking->told + pending->first, results,
+		pending->count * sizeof(*call->asking->told));
+	return 1;
+}
+
+static int
+due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	(void)call;
+	return ofs_call_send(driver, payload_index);
+}
+
+static int
+begin_more(struct ofs_driver *driver, struct ofs_call *call)
+{
+	const struct ofs_asking *asking = call->asking;
+	uint32_t batch = batch_of(driver);
+	int rc = 0;
+
+	while (rc == 0 && call->begun < asking->count && driver->free_payload_count > 0) {
+		uint32_t left = asking->count - call->begun;
+		uint32_t index = ofs_command_take(driver);
+		struct ofs_pending *pending = &driver->pending[index];
+
+		pending->first = call->begun;
+		pending->count = left < batch ? left : batch;
+		pending->sqe = (struct ofs_sqe){.op = OFS_OP_VALUES,
+			.flags = (uint16_t)asking->verb,
+			.demand_count = pending->count};
+		memcpy(driver->fabric->ops->payload(driver->fabric, index), asking->asks + call->begun,
+			pending->count * sizeof(*asking->asks));
+		rc = ofs_call_send(driver, index);
+		if (rc != 0) {
+			ofs_command_drop(driver, index);
+			break;
+		}
+		ofs_call_add(driver, call, index);
+		call->begun += pending->count;
 	}
-	ofs_command_drop(driver, index);
 	return rc;
+}
+
+static const struct ofs_call_ops ask_ops = {
+	.begin_more = begin_more,
+	.answered = take_told,
+	.due = due,
+	.fail = fail,
+};
+
+int
+ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *asking, uint64_t *ticket)
+{
+	struct ofs_call *call;
+
+	if (batch_of(driver) == 0)
+		return -ENOTSUP;
+	call = ofs_call_open(driver, &ask_ops, asking->count, asking->timeout_ns, ticket);
+	if (call == NULL)
+		return -EAGAIN;
+	call->asking = asking;
+	for (uint32_t i = 0; i < asking->count; i++)
+		asking->told[i] = (struct ofs_value_told){.rc = OFS_WANTED};
+	(void)ofs_calls_turn(driver);
+	return 0;
+}
+
+int
+ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket)
+{
+	return ofs_call_end(driver, ticket, &ask_ops);
+}
+
+int
+ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket)
+{
+	return ofs_call_cancel(driver, ticket, &ask_ops);
+}
+
+int
+ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking)
+{
+	uint64_t ticket;
+	int rc = ofs_driver_ask_begin(driver, asking, &ticket);
+
+	return rc != 0 ? rc : ofs_driver_ask_end(driver, ticket);
 }
 
 void
@@ -84,26 +176,4 @@ ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct
 	memcpy(&secret, volume, sizeof(secret));
 	memcpy(named + 1, key, length < sizeof(*out) ? length : sizeof(*out));
 	ofs_siphash(&secret, named, sizeof(named), out);
-}
-
-int
-ofs_driver_values(struct ofs_driver *driver, uint32_t verb, uint32_t count,
-	const struct ofs_value_ask *asks, struct ofs_value_told *told, uint64_t timeout_ns)
-{
-	uint64_t now_ns = ofs_driver_now_ns(driver);
-	uint64_t until_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
-	const struct ofs_port_header *port = &driver->fabric->port;
-	uint32_t batch = ofs_values_max(port->demand_max, port->score_max);
-
-	if (batch == 0)
-		return -ENOTSUP;
-	for (uint32_t done = 0; done < count; done += batch) {
-		uint32_t left = count - done;
-		int rc =
-			some(driver, verb, left < batch ? left : batch, asks + done, told + done, until_ns);
-
-		if (rc != 0)
-			return rc;
-	}
-	return 0;
 }

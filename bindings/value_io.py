@@ -1,0 +1,168 @@
+"""Operations on values as tasks: many in flight, moved by the firmware's driver without the GIL.
+
+`ValueIO` is `struct ofs_value_io` (value_io.h) over one driver. One thread owns both, and makes no
+calls of the driver meanwhile, but to register memory.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import ENDS, numbered
+from offstage.bindings.lost import gone
+
+__all__ = ["VERBS", "ValueIO", "ValueTask"]
+
+VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
+ENDED_BATCH = 64
+U8 = NDArray[np.uint8]
+
+
+class ValueTask:
+    """One operation on one value. Its memory may not change or go from submit until its end.
+
+    `verb`: `exist`, `retrieve`, `store` or `delete`. `key` is the name in the tenant, 16 bytes
+    (`bindings.keys.value_key`). `memory`: contiguous bytes, which a store sends and a retrieve
+    fills. `keep`, `over`: a store only where the key has no value, or only where it has one.
+    `length`: of an `exist` or hold, the length that the value must have, or -EMSGSIZE; of a
+    retrieve that is its memory's, unless `whole` is False. `hold_s` above 0, of a retrieve without
+    memory: the value is held for so long, and with `chance` (0 to 1) announced to the prefetch as
+    read in `due_s`. `parts`: `landed` grows before the end. `filled` (of a store): so many bytes
+    may be sent at first; -1: all, and it is committed. `timeout_s`: then -ETIMEDOUT; 0: none.
+
+    At its end: `rc` 0 or -errno, `value_length` in bytes, `ends` pieces by
+    `bindings.layouts.ENDS`.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        key: bytes,
+        memory: U8 | None = None,
+        *,
+        length: int = -1,
+        whole: bool = True,
+        keep: bool = False,
+        over: bool = False,
+        parts: bool = False,
+        hold_s: float = 0.0,
+        due_s: float = 0.0,
+        chance: float = 0.0,
+        filled: int = -1,
+        timeout_s: float = 0.0,
+    ) -> None:
+        self.verb, self.key, self.memory = verb, key, memory
+        self.c: Any = ffi.new("struct ofs_value_task *")
+        c: Any = self.c
+        c.verb, c.timeout_ns = VERBS[verb], int(timeout_s * 1e9)
+        ffi.memmove(ffi.addressof(c, "key"), key, 16)
+        whole = whole and (memory is not None or length >= 0)
+        c.flags = (
+            keep * lib.OFS_TASK_KEEP
+            | over * lib.OFS_TASK_OVER
+            | whole * lib.OFS_TASK_WHOLE
+            | parts * lib.OFS_TASK_PARTS
+            | (hold_s > 0) * lib.OFS_TASK_HOLD
+        )
+        if memory is not None:
+            iovec: Any = ffi.new("struct iovec *")
+            iovec.iov_base = ffi.cast("void *", memory.ctypes.data)
+            iovec.iov_len = c.length = memory.nbytes
+            c.iovecs, c.iovec_count, self._kept = iovec, 1, iovec
+        elif length >= 0:
+            c.length = length
+        c.hold_ns, c.due_ns = int(hold_s * 1e9), int(due_s * 1e9)
+        c.probability = int(65535 * chance)
+        c.filled, c.committed = (c.length, 1) if filled < 0 else (filled, 0)
+
+    @property
+    def rc(self) -> int:
+        """0 or -errno, once it has ended."""
+        return int(self.c.rc)
+
+    @property
+    def value_length(self) -> int:
+        """Bytes of the value that is there."""
+        return int(self.c.value_length)
+
+    @property
+    def landed(self) -> int:
+        """The bytes before this have come."""
+        return int(self.c.landed)
+
+    @property
+    def ends(self) -> list[int]:
+        """[len(ENDS)] pieces of a retrieve, by how they ended."""
+        return [int(self.c.ends[i]) for i in range(len(ENDS))]
+
+
+class ValueIO:
+    """Tasks on values over one driver, which it does not close."""
+
+    def __init__(self, driver: Any, sessions_max: int, timeout_s: float) -> None:
+        """`driver`: `struct ofs_driver *`. `sessions_max`: of the daemon, open at once.
+        `timeout_s`: without an answer for so long the daemon is lost. BadInput: its port takes no
+        values."""
+        out: Any = ffi.new("struct ofs_value_io **")
+        rc = lib.ofs_value_io_open(out, driver, sessions_max, int(timeout_s * 1e9))
+        check_rc(rc, "opening the values of a port", "fabric", "set limits.values at the daemon")
+        self._io = out[0]
+        self._tasks: dict[int, ValueTask] = {}
+        self._ended: Any = ffi.new("struct ofs_value_task *[]", ENDED_BATCH)
+
+    def submit(self, tasks: Sequence[ValueTask]) -> None:
+        """Take over these tasks; `run` returns each once. BadInput: no such operation."""
+        for task in tasks:
+            rc = lib.ofs_value_io_submit(self._io, task.c)
+            if rc != 0:
+                raise BadInput(f"a task to {task.verb} without memory", "values", "give it some")
+            self._tasks[int(ffi.cast("uintptr_t", task.c))] = task
+
+    def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
+        """Move everything on, and wait up to `timeout_s` for a task to end or one of parts to land
+        more; not where nothing can happen by itself. Returns what has ended. RunFailed: the daemon
+        is lost, and every task has been returned (-EPIPE)."""
+        count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended, ENDED_BATCH)
+        if count < 0:
+            gone(count, "moving values")
+        ended = self._ended
+        return [self._tasks.pop(int(ffi.cast("uintptr_t", ended[i]))) for i in range(count)]
+
+    def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
+        """The first `size` bytes of a store's memory may be sent; `commit`: nothing else comes."""
+        lib.ofs_value_io_fill(self._io, task.c, size, commit)
+
+    def drop(self, task: ValueTask) -> None:
+        """A store that was not committed ends with -ECANCELED."""
+        lib.ofs_value_io_drop(self._io, task.c)
+
+    def release(self, key: bytes) -> None:
+        """End the hold of a key."""
+        lib.ofs_value_io_release(self._io, ffi.cast("struct ofs_key *", ffi.from_buffer(key)))
+
+    @property
+    def count(self) -> int:
+        """Tasks that `run` has not returned."""
+        return int(lib.ofs_value_io_count(self._io))
+
+    @property
+    def held(self) -> int:
+        """Values that are held."""
+        return int(lib.ofs_value_io_held(self._io))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._io is None
+
+    def close(self) -> None:
+        """Nothing of a task is used any more. Before the driver is closed; closing twice does
+        nothing."""
+        if self._io is not None:
+            lib.ofs_value_io_close(self._io)
+            self._io = None
+            self._tasks.clear()

@@ -1,0 +1,114 @@
+/*
+ * value_io.h: what a host does with values, as tasks.
+ *
+ * Model: one `ofs_value_io` over one driver, which makes no calls of its own meanwhile; both belong
+ * to one thread. A *task* is one operation on one value. From its submission until `run` returns
+ * it, task and memory belong to the io, which writes nothing to either after that. Tasks end in any
+ * order; how many are submitted is the caller's to bound.
+ *
+ * A store or retrieve opens a session, as many at once as the io may have; others wait for theirs.
+ * Pieces of a value are blocks, each a call of the driver: a whole one that lies in one part of the
+ * task's memory is read into it and written out of it, any other is copied once more. A value that
+ * is *held* has a session too, so that its blocks stay, and can be announced to the prefetch. The
+ * oldest holds end where other tasks need their sessions.
+ *
+ * If the connection is lost every task ends with -EPIPE; then nothing but a close is left to do.
+ */
+#ifndef OFS_VALUE_IO_H
+#define OFS_VALUE_IO_H
+
+#include "driver.h"
+
+#include <sys/uio.h>
+
+/* cdef: order 10 */
+#ifdef OFS_CDEF /* of a header that Python does not read */
+/* cdef: begin */
+struct iovec {
+	void *iov_base;
+	size_t iov_len;
+};
+/* cdef: end */
+#endif
+/* cdef: begin */
+#define OFS_TASK_KEEP 0x1  /* STORE: OFS_VALUE_KEEP */
+#define OFS_TASK_OVER 0x2  /* STORE: OFS_VALUE_OVER */
+#define OFS_TASK_WHOLE 0x4 /* RETRIEVE, EXIST: -EMSGSIZE unless the value is `length` long */
+#define OFS_TASK_PARTS 0x8 /* RETRIEVE: first pieces of all such tasks come before their second */
+#define OFS_TASK_HOLD 0x10 /* RETRIEVE: reads nothing, holds the value; -EBUSY: no session */
+#define OFS_TASK_ONCE 0x20 /* HOLD: not longer than until a retrieve of the key has ended */
+
+enum ofs_task_state {
+	OFS_TASK_IDLE = 0,      /* the caller's */
+	OFS_TASK_READY = 1,     /* its command has not been sent */
+	OFS_TASK_ASKED = 2,     /* sent, and not answered */
+	OFS_TASK_MOVING = 3,    /* its session is open, and its pieces move */
+	OFS_TASK_COMMITTING = 4 /* a store, all of whose pieces are acknowledged */
+};
+
+struct ofs_value_task {
+	struct ofs_key key;         /* in the tenant; see ofs_value_key */
+	uint32_t verb;              /* enum ofs_value_verb: EXIST, RETRIEVE, STORE or DELETE */
+	uint32_t flags;             /* OFS_TASK_* */
+	uint64_t length;            /* of the value to store, or of the memory to read into */
+	const struct iovec *iovecs; /* the memory: at least `length` bytes */
+	uint32_t iovec_count;
+	uint32_t committed;   /* STORE, of which all is filled: it may be committed */
+	uint64_t filled;      /* STORE: the bytes before this may be sent; grows by ofs_value_io_fill */
+	uint64_t timeout_ns;  /* from the submission on, then -ETIMEDOUT; 0: none. Not of a STORE */
+	uint64_t hold_ns;     /* HOLD: for so long */
+	uint64_t due_ns;      /* HOLD: it will be read in so long, */
+	uint32_t probability; /* with this chance in 65535; 0: nothing is said of that */
+	void *user;           /* whatever it is to the caller */
+	/* out */
+	int32_t rc;                   /* 0 or -errno */
+	uint64_t value_length;        /* of the value that is there; 0: none */
+	uint64_t landed;              /* RETRIEVE: the bytes before this have come */
+	uint32_t ends[OFS_END_COUNT]; /* RETRIEVE: its pieces, by how they ended */
+	/* the io's */
+	uint32_t state;
+	uint32_t session;
+	uint32_t piece_count;
+	uint32_t pieces_begun;
+	uint32_t pieces_ended;
+	uint32_t dropped;
+	struct ofs_key chunk;
+	uint64_t deadline_ns;
+	uint64_t patience_ns; /* when waiting for a session, or for a commit, ends */
+	struct ofs_value_task *next;
+};
+
+struct ofs_value_io;
+
+/*
+ * `sessions_max`: of this io at once. `timeout_ns`: in which the daemon answers, or is lost; and
+ * how long a task waits for a session of the daemon (-EBUSY). 0, -ENOMEM, -ENOTSUP: this port takes
+ * no values. The driver stays the caller's, who closes it after the io.
+ */
+int ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t sessions_max,
+	uint64_t timeout_ns);
+/* Nothing of a task is used after it; sessions end with the port. */
+void ofs_value_io_close(struct ofs_value_io *io);
+/* Takes over a task. -EINVAL: a verb that no task has, or no memory for its length. */
+int ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task);
+/* More of a store's memory is filled, or (`committed`) all that there will be. */
+void ofs_value_io_fill(struct ofs_value_io *io, struct ofs_value_task *task, uint64_t filled,
+	int committed);
+/* A store that was not committed ends with -ECANCELED, when none of its pieces is in flight. */
+void ofs_value_io_drop(struct ofs_value_io *io, struct ofs_value_task *task);
+/* Ends the hold of a key now. */
+void ofs_value_io_release(struct ofs_value_io *io, const struct ofs_key *key);
+/*
+ * Moves everything on, and waits up to `timeout_ns` for a task to end, or for one of PARTS to land
+ * more; not where nothing can happen by itself. Writes at most `max` ended tasks and returns how
+ * many. -EPIPE, -ETIMEDOUT,
+ * ...: the connection is lost, and every task has been returned.
+ */
+int ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
+	uint32_t max);
+/* Tasks that have not been returned; and values that are held. */
+uint32_t ofs_value_io_count(const struct ofs_value_io *io);
+uint32_t ofs_value_io_held(const struct ofs_value_io *io);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,353 @@
+/* Tasks on values: queues, deadlines, holds, and the turn that moves them; see value_io.h. */
+#include "driver/value_tasks.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TICKETS 32
+
+int
+ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t sessions_max,
+	uint64_t timeout_ns)
+{
+	const struct ofs_port_header *port = &driver->fabric->port;
+	struct ofs_value_io *io = calloc(1, sizeof(*io));
+	uint32_t calls_max = ofs_driver_calls_max(driver);
+	int rc = -ENOMEM;
+
+	if (io == NULL)
+		return -ENOMEM;
+	assert(sessions_max > 0);
+	io->driver = driver;
+	io->payload_size_bytes = ofs_driver_payload_size_bytes(driver);
+	io->sessions_max = sessions_max;
+	io->timeout_ns = timeout_ns;
+	io->deadline_ns = OFS_NEVER_NS;
+	io->put_max = port->put_slot_count;
+	/* Commands have calls too. */
+	io->piece_max = calls_max > OFS_TASK_BATCHES ? calls_max - OFS_TASK_BATCHES : 1;
+	if (io->piece_max > OFS_TASK_PIECES)
+		io->piece_max = OFS_TASK_PIECES;
+	io->over = calloc(sessions_max, sizeof(*io->over));
+	io->holds = calloc(sessions_max, sizeof(*io->holds));
+	io->pieces = calloc(io->piece_max, sizeof(*io->pieces));
+	io->rows = malloc((size_t)io->piece_max * io->payload_size_bytes);
+	if (io->over != NULL && io->holds != NULL && io->pieces != NULL && io->rows != NULL)
+		rc = ofs_values_max(port->demand_max, port->score_max) == 0 ? -ENOTSUP : 0;
+	if (rc == 0)
+		rc =
+			ofs_driver_register(driver, io->rows, (uint64_t)io->piece_max * io->payload_size_bytes);
+	if (rc != 0) {
+		free(io->rows);
+		io->rows = NULL;
+		ofs_value_io_close(io);
+		return rc;
+	}
+	for (uint32_t i = 0; i < io->piece_max; i++)
+		io->pieces[i].row = io->rows + (size_t)i * io->payload_size_bytes;
+	*out = io;
+	return 0;
+}
+
+static void
+cancel_all(struct ofs_value_io *io)
+{
+	if (io->pieces != NULL)
+		ofs_task_pieces_cancel(io, NULL);
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
+		if (io->batches[i].used)
+			(void)ofs_driver_ask_cancel(io->driver, io->batches[i].ticket);
+}
+
+void
+ofs_value_io_close(struct ofs_value_io *io)
+{
+	cancel_all(io);
+	if (io->rows != NULL)
+		(void)ofs_driver_unregister(io->driver, io->rows,
+			(uint64_t)io->piece_max * io->payload_size_bytes);
+	free(io->over);
+	free(io->holds);
+	free(io->pieces);
+	free(io->rows);
+	free(io);
+}
+
+/* ---- the caller's side ---- */
+
+int
+ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	bool opens = task->verb == OFS_VALUE_STORE || task->verb == OFS_VALUE_RETRIEVE;
+	uint64_t bytes = 0, now_ns;
+
+	if (!opens && task->verb != OFS_VALUE_EXIST && task->verb != OFS_VALUE_DELETE)
+		return -EINVAL;
+	for (uint32_t i = 0; i < task->iovec_count; i++)
+		bytes += task->iovecs[i].iov_len < task->length ? task->iovecs[i].iov_len : task->length;
+	if (opens && !(task->flags & OFS_TASK_HOLD) && bytes < task->length)
+		return -EINVAL;
+	assert(task->state == OFS_TASK_IDLE);
+	task->state = OFS_TASK_READY;
+	task->rc = 0;
+	task->value_length = task->landed = task->patience_ns = 0;
+	task->piece_count = task->pieces_begun = task->pieces_ended = task->dropped = 0;
+	memset(task->ends, 0, sizeof(task->ends));
+	now_ns = ofs_driver_now_ns(io->driver);
+	task->deadline_ns = OFS_NEVER_NS;
+	if (task->timeout_ns != 0 && task->timeout_ns < OFS_NEVER_NS - now_ns)
+		task->deadline_ns = now_ns + task->timeout_ns;
+	if (task->deadline_ns < io->deadline_ns)
+		io->deadline_ns = task->deadline_ns;
+	io->task_count++;
+	if (io->lost != 0)
+		ofs_task_finish(io, task, -EPIPE);
+	else
+		ofs_task_push(opens ? &io->opens : &io->asks, task);
+	return 0;
+}
+
+void
+ofs_value_io_fill(struct ofs_value_io *io, struct ofs_value_task *task, uint64_t filled,
+	int committed)
+{
+	(void)io;
+	task->filled = filled < task->length ? filled : task->length;
+	task->committed = committed != 0;
+}
+
+void
+ofs_value_io_drop(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	(void)io;
+	task->dropped = !task->committed;
+}
+
+uint32_t
+ofs_value_io_count(const struct ofs_value_io *io)
+{
+	return io->task_count;
+}
+
+uint32_t
+ofs_value_io_held(const struct ofs_value_io *io)
+{
+	return io->hold_count;
+}
+
+void
+ofs_value_io_release(struct ofs_value_io *io, const struct ofs_key *key)
+{
+	ofs_task_end_holds_of(io, key, false);
+}
+
+/* ---- ends ---- */
+
+/* Every task of a queue that `leaves`, with its session, if it has one. */
+static void
+sift(struct ofs_value_io *io, struct ofs_task_queue *queue,
+	bool (*leaves)(struct ofs_value_io *io, struct ofs_value_task *task))
+{
+	struct ofs_task_queue stay = {NULL, NULL};
+	struct ofs_value_task *task;
+
+	while ((task = ofs_task_pop(queue)) != NULL)
+		if (!leaves(io, task))
+			ofs_task_push(&stay, task);
+	*queue = stay;
+}
+
+static void
+lose(struct ofs_value_io *io, int rc)
+{
+	struct ofs_task_queue *queues[] = {&io->asks, &io->opens, &io->moving, &io->committing};
+	struct ofs_value_task *task;
+
+	cancel_all(io);
+	io->lost = rc;
+	for (uint32_t i = 0; i < sizeof(queues) / sizeof(queues[0]); i++)
+		while ((task = ofs_task_pop(queues[i])) != NULL)
+			ofs_task_finish(io, task, -EPIPE);
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++) {
+		struct ofs_task_batch *batch = &io->batches[i];
+
+		for (uint32_t j = 0; batch->used && j < batch->asking.count; j++)
+			if (batch->tasks[j] != NULL)
+				ofs_task_finish(io, batch->tasks[j], -EPIPE);
+		batch->used = false;
+	}
+	io->hold_count = io->over_count = io->session_count = io->opening_count = 0;
+}
+
+/* ---- deadlines ---- */
+
+static bool
+is_late(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	if (task->verb == OFS_VALUE_STORE)
+		return false; /* its memory may be in use by the daemon's end of a put */
+	if (ofs_driver_now_ns(io->driver) < task->deadline_ns) {
+		if (task->deadline_ns < io->deadline_ns)
+			io->deadline_ns = task->deadline_ns;
+		return false;
+	}
+	if (task->state == OFS_TASK_MOVING) {
+		ofs_task_pieces_cancel(io, task);
+		ofs_task_over(io, task->session);
+	}
+	ofs_task_finish(io, task, -ETIMEDOUT);
+	return true;
+}
+
+static void
+expire(struct ofs_value_io *io)
+{
+	uint64_t now_ns = ofs_driver_now_ns(io->driver);
+
+	for (uint32_t i = io->hold_count; i-- > 0;)
+		if (io->holds[i].until_ns <= now_ns)
+			ofs_task_end_hold(io, i);
+	if (now_ns < io->deadline_ns)
+		return;
+	io->deadline_ns = OFS_NEVER_NS;
+	sift(io, &io->asks, is_late);
+	sift(io, &io->opens, is_late);
+	sift(io, &io->moving, is_late);
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++) {
+		struct ofs_task_batch *batch = &io->batches[i];
+
+		for (uint32_t j = 0; batch->used && j < batch->asking.count; j++)
+			if (batch->tasks[j] != NULL && is_late(io, batch->tasks[j]))
+				batch->tasks[j] = NULL; /* its session ends when the answer comes */
+	}
+}
+
+/* ---- a turn ---- */
+
+/* Whether the task has no piece in flight, and begins none; then it goes where it belongs. */
+static bool
+is_moved(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	bool all = task->pieces_begun == task->piece_count;
+
+	if (task->pieces_ended < task->pieces_begun)
+		return false;
+	if (task->rc == 0 && !task->dropped
+		&& (!all || (task->verb == OFS_VALUE_STORE && !task->committed)))
+		return false;
+	if (task->verb == OFS_VALUE_STORE && task->rc == 0 && !task->dropped) {
+		task->state = OFS_TASK_COMMITTING;
+		task->patience_ns = 0;
+		ofs_task_push(&io->committing, task);
+		return true;
+	}
+	ofs_task_over(io, task->session);
+	if (task->verb == OFS_VALUE_RETRIEVE)
+		ofs_task_end_holds_of(io, &task->key, true);
+	ofs_task_finish(io, task, task->dropped ? -ECANCELED : task->rc);
+	return true;
+}
+
+static bool
+is_dropped(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	if (task->dropped)
+		ofs_task_finish(io, task, -ECANCELED);
+	return task->dropped;
+}
+
+/* Ends the call of a ticket. 0, or the error of the connection. */
+static int
+end_call(struct ofs_value_io *io, uint64_t ticket)
+{
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
+		if (io->batches[i].used && io->batches[i].ticket == ticket)
+			return ofs_task_batch_end(io, &io->batches[i]);
+	for (uint32_t i = 0; i < io->piece_max; i++)
+		if (io->pieces[i].task != NULL && io->pieces[i].ticket == ticket)
+			return ofs_task_piece_end(io, &io->pieces[i]);
+	return 0;
+}
+
+/* Moves everything on, and waits so long at most for a call to end: whether one has. */
+static bool
+turn(struct ofs_value_io *io, uint64_t wait_ns)
+{
+	uint64_t tickets[TICKETS];
+	int rc, count;
+
+	expire(io);
+	sift(io, &io->opens, is_dropped);
+	sift(io, &io->moving, is_moved);
+	rc = ofs_task_commands_begin(io);
+	if (rc == 0)
+		rc = ofs_task_pieces_begin(io);
+	count = rc == 0 ? ofs_driver_poll(io->driver, wait_ns, tickets, TICKETS) : rc;
+	rc = count < 0 ? count : 0;
+	for (int i = 0; rc == 0 && i < count; i++)
+		rc = end_call(io, tickets[i]);
+	if (rc != 0)
+		lose(io, rc);
+	else
+		sift(io, &io->moving, is_moved);
+	return count > 0;
+}
+
+/* When something is to be done without an answer; OFS_NEVER_NS: never. */
+static uint64_t
+next_due_ns(const struct ofs_value_io *io)
+{
+	uint64_t due_ns = io->deadline_ns;
+
+	if (io->opens.head != NULL && io->busy_until_ns < due_ns)
+		due_ns = io->busy_until_ns;
+	if (io->committing.head != NULL && io->commit_due_ns < due_ns)
+		due_ns = io->commit_due_ns;
+	return due_ns;
+}
+
+static bool
+has_ended(const struct ofs_value_io *io)
+{
+	return io->ended.head != NULL || io->news || io->lost != 0 || io->task_count == 0;
+}
+
+/* Whether a call is in flight. */
+static bool
+is_flying(const struct ofs_value_io *io)
+{
+	return io->driver->running_count > 0;
+}
+
+int
+ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
+	uint32_t max)
+{
+	uint64_t now_ns = ofs_driver_now_ns(io->driver);
+	uint64_t until_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+	struct ofs_value_task *task;
+	uint32_t count = 0;
+	bool moved;
+
+	io->news = false;
+	moved = io->lost == 0 && turn(io, 0);
+	while (!has_ended(io) && (now_ns = ofs_driver_now_ns(io->driver)) < until_ns) {
+		uint64_t due_ns = next_due_ns(io);
+		uint64_t wait_ns = (due_ns < until_ns ? due_ns : until_ns) - now_ns;
+
+		if (moved || due_ns <= now_ns)
+			wait_ns = 0;
+		else if (!is_flying(io) && due_ns == OFS_NEVER_NS)
+			break; /* stores that are not filled */
+		else if (!is_flying(io))
+			io->driver->fabric->ops->pause(io->driver->fabric, wait_ns);
+		moved = turn(io, is_flying(io) ? wait_ns : 0);
+	}
+	while (count < max && (task = ofs_task_pop(&io->ended)) != NULL) {
+		task->state = OFS_TASK_IDLE;
+		io->task_count--;
+		ended[count++] = task;
+	}
+	return count == 0 && io->lost != 0 ? io->lost : (int)count;
+}

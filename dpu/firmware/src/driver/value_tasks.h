@@ -1,0 +1,125 @@
+/*
+ * driver/value_tasks.h: what the files of a value_io share; see value_io.h.
+ *
+ * Model: a task is in one place: in a queue, in a batch (a command in flight names it), or with its
+ * caller. value_io.c has queues and turns, value_commands.c batches, value_pieces.c what moves.
+ */
+#ifndef OFS_VALUE_TASKS_H
+#define OFS_VALUE_TASKS_H
+
+#include "driver/internal.h"
+#include "value_io.h"
+
+#define OFS_TASK_BATCH 64    /* values of a command */
+#define OFS_TASK_BATCHES 4   /* commands in flight */
+#define OFS_TASK_PIECES 64   /* of all tasks, in flight */
+#define OFS_TASK_OVER_MIN 16 /* sessions to end that are worth a command while tasks move */
+
+struct ofs_task_queue {
+	struct ofs_value_task *head;
+	struct ofs_value_task *tail;
+};
+
+/* One block of a value, on its way. */
+struct ofs_task_piece {
+	struct ofs_value_task *task; /* NULL: the entry is free */
+	uint64_t ticket;
+	uint64_t offset; /* in the value */
+	uint32_t size_bytes;
+	uint8_t *row; /* of a payload: for what does not lie in one iovec */
+	bool in_row;
+	struct ofs_fetch fetch;
+	struct ofs_put put;
+	struct ofs_key key;
+	int32_t rc;
+	uint32_t length;
+	uint8_t end;
+};
+
+/* A command in flight, and the task of each of its asks; NULL: none, or it has been given up. */
+struct ofs_task_batch {
+	bool used;
+	uint64_t ticket;
+	struct ofs_asking asking;
+	struct ofs_value_task *tasks[OFS_TASK_BATCH];
+	struct ofs_value_ask asks[OFS_TASK_BATCH];
+	struct ofs_value_told told[OFS_TASK_BATCH];
+};
+
+struct ofs_task_hold {
+	struct ofs_key key;
+	uint32_t session;
+	bool once;
+	uint64_t until_ns;
+};
+
+struct ofs_value_io {
+	struct ofs_driver *driver;
+	uint32_t payload_size_bytes;
+	uint32_t sessions_max;
+	uint64_t timeout_ns;
+	int lost;                    /* 0, or why the connection is no more */
+	bool news;                   /* a task of parts has landed more */
+	struct ofs_task_queue asks;  /* READY, and opens no session */
+	struct ofs_task_queue opens; /* READY, and waits for a session */
+	struct ofs_task_queue moving, committing, ended;
+	uint32_t task_count;
+	uint64_t deadline_ns;   /* the earliest of a task */
+	uint64_t busy_until_ns; /* before that no session is asked for, */
+	uint64_t commit_due_ns; /* and no commit sent again */
+	uint32_t session_count; /* open, those of holds and those in `over` included */
+	uint32_t opening_count; /* that batches in flight may open */
+	uint32_t over_count, hold_count;
+	uint32_t *over;              /* [sessions_max] sessions that are to end */
+	struct ofs_task_hold *holds; /* [sessions_max], the oldest first */
+	struct ofs_task_batch batches[OFS_TASK_BATCHES];
+	uint32_t piece_max, put_max, puts_flying;
+	struct ofs_task_piece *pieces; /* [piece_max] */
+	uint8_t *rows;                 /* [piece_max] payloads */
+};
+
+static inline void
+ofs_task_push(struct ofs_task_queue *queue, struct ofs_value_task *task)
+{
+	task->next = NULL;
+	if (queue->head == NULL)
+		queue->head = task;
+	else
+		queue->tail->next = task;
+	queue->tail = task;
+}
+
+static inline struct ofs_value_task *
+ofs_task_pop(struct ofs_task_queue *queue)
+{
+	struct ofs_value_task *task = queue->head;
+
+	if (task != NULL)
+		queue->head = task->next;
+	return task;
+}
+
+/* value_holds.c: a task that is in no queue has ended. */
+void ofs_task_finish(struct ofs_value_io *io, struct ofs_value_task *task, int rc);
+/* A session is to end. */
+void ofs_task_over(struct ofs_value_io *io, uint32_t session);
+void ofs_task_end_hold(struct ofs_value_io *io, uint32_t index);
+/* Holds of a key; `once`: those that a retrieve ends. */
+void ofs_task_end_holds_of(struct ofs_value_io *io, const struct ofs_key *key, bool once);
+/* The oldest holds end, until so many sessions are over. */
+void ofs_task_yield(struct ofs_value_io *io, uint32_t count);
+/* A session that was opened for a task that holds. */
+void ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task);
+
+/* value_commands.c: sends what it can. 0, or the error of the connection. */
+int ofs_task_commands_begin(struct ofs_value_io *io);
+/* Takes the answer of a command in flight. */
+int ofs_task_batch_end(struct ofs_value_io *io, struct ofs_task_batch *batch);
+
+/* value_pieces.c: begins pieces while there is room. 0, or the error of the connection. */
+int ofs_task_pieces_begin(struct ofs_value_io *io);
+int ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece);
+/* Nothing of the task's memory is used from here on; NULL: of any task's. */
+void ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);
+
+#endif

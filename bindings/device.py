@@ -182,6 +182,11 @@ class FirmwareDevice:
         """What the driver of the port's host answered to its attach."""
         Attachment(answer).connect(self._device, port)
 
+    def own_port(self, port: int, owner: bytes) -> None:
+        """Keys of values of the host on `port` are hashed under `owner`, 16 secret bytes."""
+        key = ffi.cast("struct ofs_key *", ffi.from_buffer(owner))
+        check_rc(lib.ofs_device_own_port(self._device, port, key), "giving a port its owner")
+
     def detach(self, port: int) -> None:
         """The host is gone: sessions closed, pins and puts released."""
         check_rc(lib.ofs_device_detach(self._device, port), "detaching a host")

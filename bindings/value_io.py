@@ -155,6 +155,11 @@ class ValueIO:
         return int(lib.ofs_value_io_held(self._io))
 
     @property
+    def busy(self) -> bool:
+        """Whether `run` has something to do by itself: not while stores only wait to be filled."""
+        return bool(lib.ofs_value_io_busy(self._io))
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._io is None

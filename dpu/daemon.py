@@ -180,8 +180,16 @@ class Daemon:
             self.log,
         )
         service = self.service
-        volumes = Volumes(config, hosts, service.ports, service.quotas, self.drain, service.leave)
-        self.attachments.serve_volumes(volumes.open)
+        volumes = Volumes(
+            config,
+            hosts,
+            service.ports,
+            service.quotas,
+            self.drain,
+            self.device,
+            service.leave,
+        )
+        self.attachments.serve_volumes(volumes.open, volumes.own)
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )

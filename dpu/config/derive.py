@@ -212,12 +212,6 @@ def _check_users(config: Config, tenant: Tenant, which: str) -> None:
             which,
             "add shm to daemon.fabrics, or leave sharing out",
         )
-    if config.limits.values:
-        raise BadInput(
-            "sharing is 'user', and values under keys are the whole tenant's",
-            which,
-            "leave limits.values out, or give each user a tenant",
-        )
 
 
 def _check_block(config: Config, where: str) -> None:

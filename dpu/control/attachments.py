@@ -51,10 +51,15 @@ class Attachments:
         """The tickets of hosts of volumes that have closed their connection."""
         return [ticket for one in self._hand_outs.values() for ticket in one.left()]
 
-    def serve_volumes(self, open_volume: Callable[[str, str, Peer, bool], Volume]) -> None:
-        """From now on a volume is opened by this, which is given the tenant's name first."""
+    def serve_volumes(
+        self,
+        open_volume: Callable[[str, str, Peer, bool], Volume],
+        own: Callable[[bytes, Peer], None],
+    ) -> None:
+        """From now on a volume is opened by `open_volume`, which is given the tenant's name first;
+        `own` is called with a host's ticket before it is handed its descriptors."""
         for name, one in self._hand_outs.items():
-            one.open_volume = partial(open_volume, name)
+            one.open_volume, one.own = partial(open_volume, name), own
 
     def expire(self) -> None:
         """Drop attachments that were not fetched in time."""

@@ -1,6 +1,7 @@
 """Volumes of values: which there are, and the port of a host that comes for one without a login."""
 
 import errno
+import secrets
 from collections.abc import Callable
 
 from offstage.bindings.errors import BadInput, OffstageError
@@ -10,8 +11,10 @@ from offstage.dpu.control.drain import Drain
 from offstage.dpu.control.ports import Ports
 from offstage.dpu.sockets.door import Peer
 from offstage.dpu.sockets.fd_passing import Volume
+from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Host, Hosts, draining
 from offstage.dpu.tenants.quotas import Quotas
+from offstage.dpu.tenants.tenancy import owner_key
 
 __all__ = ["Volumes"]
 
@@ -26,8 +29,10 @@ class Volumes:
         ports: Ports,
         quotas: Quotas,
         drain: Drain,
+        device: Device,
         leave: Callable[[Host, str], None],
     ) -> None:
+        self._device = device
         self._config, self._hosts, self._ports = config, hosts, ports
         self._quotas, self._drain, self._leave = quotas, drain, leave
 
@@ -56,6 +61,16 @@ class Volumes:
         arena = self._config.arena
         volume = Volume(arena.layers * arena.payload_bytes, self._config.storage.size_bytes)
         return volume._replace(token=self._attach(name, peer)) if attach else volume
+
+    def own(self, ticket: bytes, peer: Peer) -> None:
+        """Where a tenant's users do not share, a host has values of its user alone, or, of a user
+        whom the kernel does not name, of nobody else."""
+        host = self._hosts.find(ticket)
+        assert host.port is not None and host.tenant is not None
+        if host.tenant.sharing == "user":
+            named = self._hosts.is_named(peer.uid)
+            key = owner_key(host.tenant.secret, peer.uid) if named else secrets.token_bytes(16)
+            self._device.own_port(host.port, key)
 
     def _attach(self, name: str, peer: Peer) -> str:
         if self._drain.refuses:

@@ -80,6 +80,8 @@ class FdPassing:
         self.path, self._door = path, door
         self._log = log
         self.open_volume: OpenVolume = _no_volume
+        self.own: Callable[[bytes, Peer], None] = lambda ticket, peer: None
+        """Called with a host's ticket before it is handed its descriptors."""
         self._attached: dict[int, tuple[socket.socket, bytes]] = {}  # to a volume, with its ticket
         self._left: list[bytes] = []
         self._promised: dict[str, tuple[bytes, Attachment, float]] = {}
@@ -227,6 +229,7 @@ class FdPassing:
         self._waiting.pop(fd)
         self._attached[fd] = connection, ticket
         try:
+            self.own(ticket, waiting.peer)
             socket.send_fds(connection, [line.encode() + attachment.blob], attachment.fds)
         except OSError as error:
             self._log.warning("hand_out_failed", error=str(error))
@@ -253,6 +256,7 @@ class FdPassing:
 
     def _hand_out(self, waiting: _Waiting, ticket: bytes, attachment: Attachment) -> Handed:
         try:
+            self.own(ticket, waiting.peer)
             socket.send_fds(waiting.connection, [b"ok\n"], attachment.fds)
         finally:
             attachment.close()

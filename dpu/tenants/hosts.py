@@ -317,7 +317,11 @@ class Hosts:
                 os.close(handed.pidfd)
             return
         host.pid, host.pidfd = handed.pid, handed.pidfd
-        host.user = None if handed.user == self._nameless else handed.user
+        host.user = handed.user if self.is_named(handed.user) else None
+
+    def is_named(self, user: int) -> bool:
+        """Whether the kernel names one user by this number, and not all that have none here."""
+        return user != self._nameless
 
     def silent(self, timeout_s: float) -> list[Host]:
         """Hosts that have been silent for the timeout."""

@@ -34,6 +34,7 @@ __all__ = [
     "metrics_token",
     "metrics_tokens",
     "operator_secret",
+    "owner_key",
     "publish_secret",
     "secrets_beside",
     "tenant_secret",
@@ -260,6 +261,11 @@ def index_key(secret: bytes, sharing: str = "tenant") -> bytes:
     share, blocks that were put while they did cannot be found."""
     label = b"offstage index" if sharing == "tenant" else b"offstage index of users"
     return hmac.new(secret, label, hashlib.sha256).digest()[:16]
+
+
+def owner_key(secret: bytes, user: int) -> bytes:
+    """16 bytes that key the names of a user's values, where the tenant's users do not share."""
+    return hmac.new(secret, b"offstage values of user %d" % user, hashlib.sha256).digest()[:16]
 
 
 def metrics_token(secret: bytes) -> str:

@@ -17,9 +17,6 @@ from doca_kv import SUCCESS, Client, Refused, content, load
 from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
 
 import offstage
-from offstage.bindings.errors import BadInput
-from offstage.dpu.config.derive import derive
-from offstage.dpu.config.values import load as load_config
 from offstage.host.link.control import Control
 
 LARGEST = LAYERS * PAYLOAD
@@ -368,13 +365,3 @@ def test_the_program_of_the_page(tmp_path: Path, library: tuple[Any, Any]) -> No
         client = Client(library, f"offstage:{tier.runtime_dir}")
         assert client.value(b"key", 100) == b"a value\0"
         client.close()
-
-
-def test_users_who_do_not_share_have_no_values(tmp_path: Path) -> None:
-    """Values are the tenant's, so a daemon that keeps users apart takes none."""
-    path = tmp_path / "daemon.toml"
-    path.write_text(
-        '[limits]\nvalues = 9\n[[tenant]]\nname = "a"\nsharing = "user"\nusers = ["root"]\n'
-    )
-    with pytest.raises(BadInput, match="values under keys"):
-        derive(load_config(path))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from archive_bed import archived, settings, settled, status
+from doca_kv import Client, load
 from live_daemon import LAYERS, PAYLOAD, Daemon, daemon, until
 from tiny_s3 import TinyS3
 
@@ -29,6 +30,7 @@ from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
 from offstage.host.link.control import Control
+from offstage.host.values import Values
 from offstage.testbeds.beds.child import Child
 
 USERS = MALLORY, VICTIM = 30_002, 30_003  # ids that need no account
@@ -87,6 +89,20 @@ def objects(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
         if state is State.ABSENT:
             assert client.wait(client.put, [b"key"], [bytes_of(os.getuid(), OBJECT)]).done[0]
     return {"state": state.name, "read": whose(target)}
+
+
+def values(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    """As `objects`, of a value."""
+    place = Endpoint.of_engine(
+        {"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0}
+    )
+    with place.attached() as (_, fabric):
+        mine = Values(fabric)
+        found = mine.retrieve(b"key")
+        if found is None:
+            mine.store(b"key", bytes_of(os.getuid(), OBJECT))
+    read = 0 if found is None else whose(np.frombuffer(found, np.uint8))
+    return {"state": "ABSENT" if found is None else "DONE", "read": read}
 
 
 def purge(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
@@ -166,14 +182,28 @@ def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: P
         assert replayed.agreed > 0 and replayed.diverged_at is None
 
 
-def test_the_same_holds_for_objects(base: Path) -> None:
+@pytest.mark.parametrize("act", [objects, values])
+def test_the_same_holds_for_objects_and_values(base: Path, act: Any) -> None:
     """Another user's object is there in a tenant that shares, and absent in any other."""
-    with daemon(base, tenants(base), limits__sessions="32") as tier:
+    more = {"limits__sessions": "32", "limits__values": "64", "arena__layers": "4"}
+    with daemon(base, tenants(base), **more) as tier:
         for tenant, state, read in ((TOGETHER, "DONE", MALLORY), (APART, "ABSENT", 0)):
-            assert does(MALLORY, objects, tier, base, tenant) == {"state": "ABSENT", "read": 0}
-            assert does(VICTIM, objects, tier, base, tenant) == {"state": state, "read": read}
+            assert does(MALLORY, act, tier, base, tenant) == {"state": "ABSENT", "read": 0}
+            assert does(VICTIM, act, tier, base, tenant) == {"state": state, "read": read}
         for user in USERS:
-            assert does(user, objects, tier, base, APART) == {"state": "DONE", "read": user}
+            assert does(user, act, tier, base, APART) == {"state": "DONE", "read": user}
+
+
+def test_a_user_has_the_same_values_over_both_doors(base: Path) -> None:
+    """What a user who shares with nobody stores by libdoca_kv it finds after a login."""
+    table = {**tenants(base)[APART], "users": [str(os.getuid())]}
+    with daemon(base, {APART: table}, limits__values="64") as tier:
+        client = Client(load(), str(Path(tier.runtime_dir) / "host-0.sock"))
+        client.wait(client.store(b"k", [b"mine"]))
+        place = {"endpoint": tier.endpoint, "tenant": APART, "secret": f"{base}/0.secret"}
+        with Endpoint.of_engine(place).attached() as (_, fabric):
+            assert Values(fabric).retrieve(b"k") == b"mine"
+        client.close()
 
 
 def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:

@@ -326,6 +326,11 @@ int ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fa
 int ofs_device_connect(struct ofs_device *device, uint32_t port,
 	const struct ofs_attachment *answer);
 /*
+ * From now on the keys of values that this port's host names are hashed under `owner`, a secret: so
+ * hosts of one tenant have values of their own, those of one owner together. -EINVAL no such port.
+ */
+int ofs_device_own_port(struct ofs_device *device, uint32_t port, const struct ofs_key *owner);
+/*
  * Ends the connection of this port's host, even if it looks alive; the port and its sessions stay.
  * `attachment` is what the host needs to connect again, as after an attach. -EINVAL no such port,
  * -ENOTSUP hosts of this side have no connection, -EAGAIN its commands are in progress: retry.

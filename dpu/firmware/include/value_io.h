@@ -109,6 +109,8 @@ int ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_va
 /* Tasks that have not been returned; and values that are held. */
 uint32_t ofs_value_io_count(const struct ofs_value_io *io);
 uint32_t ofs_value_io_held(const struct ofs_value_io *io);
+/* Whether run has something to do by itself: not where stores wait to be filled, and holds. */
+int ofs_value_io_busy(const struct ofs_value_io *io);
 /* cdef: end */
 
 #endif

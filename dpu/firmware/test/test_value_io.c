@@ -412,6 +412,30 @@ test_parts_land_in_turns(void)
 	bed_close(&bed);
 }
 
+/* Hosts of one owner have values together, and those of two owners have none of each other's. */
+static void
+test_owners_have_values_of_their_own(void)
+{
+	const struct ofs_key red = {1, 2}, blue = {3, 4};
+	struct errand *errand = &errands[0];
+	struct bed bed;
+
+	bed_open(&bed, 9, 4);
+	for (uint32_t together = 0; together < 2; together++) {
+		assert(ofs_device_own_port(bed.world.device, bed.hosts[0].port, &red) == 0);
+		assert(
+			ofs_device_own_port(bed.world.device, bed.hosts[1].port, together ? &red : &blue) == 0);
+		store(&bed, errand, 1, LONG);
+		assert(alone(&bed, errand) == 0);
+		retrieve(&bed, errand, 1, length_of(LONG));
+		submit(&bed, 1, errand);
+		settle(&bed, 1);
+		assert(errand->task.rc == (together ? 0 : -ENOENT));
+	}
+	assert(ofs_device_own_port(bed.world.device, 99, &red) == -EINVAL);
+	bed_close(&bed);
+}
+
 static void
 test_what_cannot_be_is_refused(void)
 {
@@ -452,6 +476,7 @@ main(void)
 	test_holds_give_way();
 	test_a_late_task_is_given_up();
 	test_parts_land_in_turns();
+	test_owners_have_values_of_their_own();
 	test_what_cannot_be_is_refused();
 	return 0;
 }

@@ -87,6 +87,7 @@ attach(struct ofs_device *device, uint32_t tenant, const char *fabric, uint32_t 
 	if (rc != 0)
 		return rc;
 	state->tenant = tenant;
+	state->owned = false;
 	state->puts_in_flight = 0;
 	state->steps_waiting = 0;
 	state->used = true;
@@ -97,6 +98,18 @@ attach(struct ofs_device *device, uint32_t tenant, const char *fabric, uint32_t 
 
 OFS_DEVICE_CALL(attach, (uint32_t, tenant), (const char *, fabric), (uint32_t *, port),
 	(struct ofs_attachment *, attachment));
+
+static int
+own_port(struct ofs_device *device, uint32_t port, const struct ofs_key *owner)
+{
+	if (port >= device->config.port_max || !device->ports.entries[port].used)
+		return -EINVAL;
+	device->ports.entries[port].owned = true;
+	device->ports.entries[port].owner = *owner;
+	return 0;
+}
+
+OFS_DEVICE_CALL(own_port, (uint32_t, port), (const struct ofs_key *, owner));
 
 struct find_port {
 	uint32_t number;

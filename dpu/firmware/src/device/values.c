@@ -239,10 +239,16 @@ ofs_device_values(struct ofs_device *device, uint32_t port, const struct ofs_com
 	const struct ofs_sqe *sqe = &command->sqe;
 	struct ofs_value_told *told = device->values.told;
 
+	const struct ofs_device_port *state = &device->ports.entries[port];
+
 	assert(sqe->demand_count <= device->config.core.demand_max / 2); /* the port checked it */
 	for (uint32_t i = 0; i < sqe->demand_count; i++) {
+		struct ofs_value_ask ask = command->asks[i];
+
+		if (state->owned)
+			ofs_siphash(&state->owner, &command->asks[i].key, sizeof(ask.key), &ask.key);
 		told[i] = (struct ofs_value_told){.session = OFS_NONE};
-		told[i].rc = carry_out(device, port, sqe->flags, &command->asks[i], &told[i]);
+		told[i].rc = carry_out(device, port, sqe->flags, &ask, &told[i]);
 	}
 	ofs_device_complete_with(device, port, sqe, 2 * sqe->demand_count,
 		(const struct ofs_result *)told);

@@ -77,17 +77,27 @@ ask(struct ofs_value_io *io, struct ofs_task_queue *queue, uint32_t room)
 }
 
 /* Holds give way until what moves has half of all sessions. */
-static uint32_t
-room_of(struct ofs_value_io *io)
+uint32_t
+ofs_task_room(const struct ofs_value_io *io, uint32_t *yields)
 {
 	uint32_t used = io->session_count + io->opening_count;
-	uint32_t moving = used - io->hold_count - io->over_count;
+	uint32_t moving = used - io->hold_count;
 	uint32_t half = io->sessions_max / 2 > 0 ? io->sessions_max / 2 : 1;
-	uint32_t room = io->sessions_max - used;
 
-	if (room == 0 && io->opens.head != NULL && moving + io->over_count < half)
-		ofs_task_yield(io, half - moving - io->over_count);
-	return room;
+	*yields = used == io->sessions_max && moving < half ? half - moving : 0;
+	return io->sessions_max - used;
+}
+
+static int
+open_sessions(struct ofs_value_io *io, uint64_t now_ns)
+{
+	uint32_t yields, room = ofs_task_room(io, &yields);
+
+	if (io->opens.head == NULL || now_ns < io->busy_until_ns)
+		return 0;
+	if (yields > 0)
+		ofs_task_yield(io, yields);
+	return ask(io, &io->opens, room);
 }
 
 static int
@@ -113,7 +123,7 @@ commit(struct ofs_value_io *io, uint64_t now_ns)
 static int
 end_sessions(struct ofs_value_io *io)
 {
-	bool idle = io->moving.head == NULL || io->opens.head != NULL;
+	bool idle = io->opens.head != NULL || (io->flying_count == 0 && ofs_task_next(io) == NULL);
 	struct ofs_task_batch *batch = free_batch(io);
 	uint32_t count = io->over_count < OFS_TASK_BATCH ? io->over_count : OFS_TASK_BATCH;
 	int rc;
@@ -139,8 +149,8 @@ ofs_task_commands_begin(struct ofs_value_io *io)
 
 	if (rc == 0)
 		rc = ask(io, &io->asks, UINT32_MAX);
-	if (rc == 0 && io->opens.head != NULL && now_ns >= io->busy_until_ns)
-		rc = ask(io, &io->opens, room_of(io));
+	if (rc == 0)
+		rc = open_sessions(io, now_ns);
 	return rc != 0 ? rc : end_sessions(io);
 }
 
@@ -184,7 +194,7 @@ wait_for_session(struct ofs_value_io *io, struct ofs_value_task *task)
 	}
 	io->busy_until_ns = now_ns + BUSY_NS;
 	if (io->hold_count > 0)
-		ofs_task_yield(io, io->over_count + 1);
+		ofs_task_yield(io, 1);
 	task->state = OFS_TASK_READY;
 	ofs_task_push(&io->opens, task);
 }

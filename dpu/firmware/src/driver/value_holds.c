@@ -30,7 +30,7 @@ ofs_task_end_hold(struct ofs_value_io *io, uint32_t i)
 void
 ofs_task_yield(struct ofs_value_io *io, uint32_t count)
 {
-	while (io->hold_count > 0 && io->over_count < count)
+	while (io->hold_count > 0 && count-- > 0)
 		ofs_task_end_hold(io, 0);
 }
 

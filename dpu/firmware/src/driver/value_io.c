@@ -298,9 +298,10 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 static uint64_t
 next_due_ns(const struct ofs_value_io *io)
 {
+	uint32_t yields, room = ofs_task_room(io, &yields);
 	uint64_t due_ns = io->deadline_ns;
 
-	if (io->opens.head != NULL && io->busy_until_ns < due_ns)
+	if (io->opens.head != NULL && room + yields > 0 && io->busy_until_ns < due_ns)
 		due_ns = io->busy_until_ns;
 	if (io->committing.head != NULL && io->commit_due_ns < due_ns)
 		due_ns = io->commit_due_ns;
@@ -313,11 +314,22 @@ has_ended(const struct ofs_value_io *io)
 	return io->ended.head != NULL || io->news || io->lost != 0 || io->task_count == 0;
 }
 
-/* Whether a call is in flight. */
+/* Whether a call is in flight, or its end not taken. */
 static bool
 is_flying(const struct ofs_value_io *io)
 {
-	return io->driver->running_count > 0;
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
+		if (io->batches[i].used)
+			return true;
+	return io->flying_count > 0;
+}
+
+int
+ofs_value_io_busy(const struct ofs_value_io *io)
+{
+	return io->lost == 0
+		&& (is_flying(io) || io->over_count > 0 || io->asks.head != NULL || io->ended.head != NULL
+			|| ofs_task_next(io) != NULL || next_due_ns(io) != OFS_NEVER_NS);
 }
 
 int

@@ -124,8 +124,8 @@ may_begin(const struct ofs_value_io *io, const struct ofs_value_task *task)
 }
 
 /* The oldest that may go on, except that tasks of parts take turns. */
-static struct ofs_value_task *
-next_task(const struct ofs_value_io *io)
+struct ofs_value_task *
+ofs_task_next(const struct ofs_value_io *io)
 {
 	struct ofs_value_task *best = NULL;
 	uint32_t best_rank = 0;
@@ -149,7 +149,7 @@ ofs_task_pieces_begin(struct ofs_value_io *io)
 	struct ofs_task_piece *piece;
 	struct ofs_value_task *task;
 
-	while ((piece = free_piece(io)) != NULL && (task = next_task(io)) != NULL) {
+	while ((piece = free_piece(io)) != NULL && (task = ofs_task_next(io)) != NULL) {
 		uint32_t layer = task->pieces_begun;
 		uint64_t left;
 		int rc;
@@ -165,6 +165,7 @@ ofs_task_pieces_begin(struct ofs_value_io *io)
 			return rc == -EAGAIN ? 0 : rc;
 		}
 		task->pieces_begun++;
+		io->flying_count++;
 	}
 	return 0;
 }
@@ -193,6 +194,7 @@ ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece)
 	int said = rc != 0 ? rc : piece->rc;
 
 	io->puts_flying -= put;
+	io->flying_count--;
 	if (!put && said == 0 && piece->length != piece->size_bytes)
 		said = -EBADMSG;
 	if (!put && said == 0) {
@@ -224,6 +226,7 @@ ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *tas
 			continue;
 		(void)ofs_call_cancel(io->driver, piece->ticket, put ? &ofs_put_ops : &ofs_fetch_ops);
 		io->puts_flying -= put;
+		io->flying_count--;
 		piece->task = NULL;
 	}
 }

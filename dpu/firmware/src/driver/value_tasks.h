@@ -73,7 +73,7 @@ struct ofs_value_io {
 	uint32_t *over;              /* [sessions_max] sessions that are to end */
 	struct ofs_task_hold *holds; /* [sessions_max], the oldest first */
 	struct ofs_task_batch batches[OFS_TASK_BATCHES];
-	uint32_t piece_max, put_max, puts_flying;
+	uint32_t piece_max, put_max, flying_count, puts_flying;
 	struct ofs_task_piece *pieces; /* [piece_max] */
 	uint8_t *rows;                 /* [piece_max] payloads */
 };
@@ -106,18 +106,22 @@ void ofs_task_over(struct ofs_value_io *io, uint32_t session);
 void ofs_task_end_hold(struct ofs_value_io *io, uint32_t index);
 /* Holds of a key; `once`: those that a retrieve ends. */
 void ofs_task_end_holds_of(struct ofs_value_io *io, const struct ofs_key *key, bool once);
-/* The oldest holds end, until so many sessions are over. */
+/* So many of the oldest holds end. */
 void ofs_task_yield(struct ofs_value_io *io, uint32_t count);
 /* A session that was opened for a task that holds. */
 void ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task);
 
 /* value_commands.c: sends what it can. 0, or the error of the connection. */
 int ofs_task_commands_begin(struct ofs_value_io *io);
+/* For how many tasks a session may be asked for; and for how many once `yields` holds end. */
+uint32_t ofs_task_room(const struct ofs_value_io *io, uint32_t *yields);
 /* Takes the answer of a command in flight. */
 int ofs_task_batch_end(struct ofs_value_io *io, struct ofs_task_batch *batch);
 
 /* value_pieces.c: begins pieces while there is room. 0, or the error of the connection. */
 int ofs_task_pieces_begin(struct ofs_value_io *io);
+/* The task whose piece is begun next; NULL: none may be. */
+struct ofs_value_task *ofs_task_next(const struct ofs_value_io *io);
 int ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece);
 /* Nothing of the task's memory is used from here on; NULL: of any task's. */
 void ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);

@@ -20,7 +20,7 @@ struct ofs_device_tenant;
 struct ofs_device_port {
 	struct ofs_port *port;
 	uint32_t tenant;
-	bool owned;           /* the keys of values are hashed under `owner` */
+	bool owned; /* the keys of values are hashed under `owner` */
 	struct ofs_key owner;
 	uint32_t puts_in_flight; /* of this host, since it attached */
 	uint32_t steps_waiting;

@@ -299,7 +299,7 @@ static uint64_t
 next_due_ns(const struct ofs_value_io *io)
 {
 	uint32_t yields, room = ofs_task_room(io, &yields);
-	uint64_t due_ns = io->deadline_ns;
+	uint64_t due_ns = io->task_count > 0 ? io->deadline_ns : OFS_NEVER_NS;
 
 	if (io->opens.head != NULL && room + yields > 0 && io->busy_until_ns < due_ns)
 		due_ns = io->busy_until_ns;

@@ -25,7 +25,16 @@ from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Limits, Network
 
-__all__ = ["Account", "Calls", "Device", "Figures", "Served", "digest", "logged_of"]
+__all__ = [
+    "Account",
+    "Calls",
+    "Device",
+    "Figures",
+    "Served",
+    "digest",
+    "drive_share",
+    "logged_of",
+]
 
 PS = 1000
 SHARE_OF_FETCHES = 0.02
@@ -302,7 +311,7 @@ def _unit(
     servers = max(1, stats.servers)
     busy = stats.busy_bins[:used] / (bin_ps * servers)
     if stats.kind == "drive" and drive is not None:
-        utilisation = _drive_share(drive, stats, elapsed_ps)
+        utilisation = drive_share(drive, stats.bytes, stats.arrivals, elapsed_ps)
         # Occupancy is not utilisation: over the run, use the sum of the stretches.
         busy = busy * (utilisation / max(stats.busy_ps / (elapsed_ps * servers), 1e-12))
     elif stats.kind == "server" and not stats.busy_ps:  # its whole service time is drawn
@@ -333,17 +342,18 @@ def _unit(
     )
 
 
-def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> float:
-    """Utilisation of a drive over the run: the maximum over its link, channels, planes and
-    controller. The unit's own busy time counts any occupancy, so it does not give that."""
+def drive_share(drive: dict[str, int], size_bytes: int, count: int, elapsed_ps: int) -> float:
+    """Utilisation of a drive that served `count` requests of `size_bytes` in all: the maximum over
+    its link, channels, planes and controller. The unit's own busy time counts any occupancy, so it
+    does not give that."""
     seconds = elapsed_ps / 1e12
     planes = drive["channel_count"] * drive["dies_per_channel"] * drive["planes_per_die"]
-    pages = stats.bytes / drive["page_size_bytes"]
+    pages = size_bytes / drive["page_size_bytes"]
     return max(
-        stats.bytes / drive["link_bytes_per_s"] / seconds,
-        stats.bytes / (drive["channel_bytes_per_s"] * drive["channel_count"]) / seconds,
+        size_bytes / drive["link_bytes_per_s"] / seconds,
+        size_bytes / (drive["channel_bytes_per_s"] * drive["channel_count"]) / seconds,
         pages * drive["read_ps"] / planes / elapsed_ps,
-        stats.arrivals * drive["command_interval_ps"] / elapsed_ps,
+        count * drive["command_interval_ps"] / elapsed_ps,
     )
 
 

@@ -6,6 +6,8 @@ the log: reads end when the chip ends them, ticks come when the core schedules t
 that finds every slot pinned is retried. A fetch follows the same events as in the log, with the
 host's time in between; a control event follows the event before it and the fetches of its session.
 
+What the log fixes beside the device, the arena and the host's pace, `Elsewhere` may change.
+
 Decisions that differ from the log's are counted by kind. An event that the core refuses, because
 its state has diverged, is counted too. One thread; raises only what `trace.walk` raises.
 """
@@ -13,7 +15,7 @@ its state has diverged, is counted too. One thread; raises only what `trace.walk
 import errno
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,23 @@ from offstage.bindings.errors import OffstageError
 from offstage.bindings.layouts import HIT_ENDS
 from offstage.bindings.replay import Event, ToldStep, policy_of
 
-__all__ = ["ClosedLoop"]
+__all__ = ["AS_LOGGED", "ClosedLoop", "Elsewhere"]
 
 RETRY_PS = 10_000_000
 OWN = ("io_done", "tick", "slot_free")
 """Events that the core's owner sends; here the model is the owner."""
 OF_SESSION = ("append", "generating", "close", "release", "hint")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What is not as in the log, as factors: slots of the arena, the host's own time in a step."""
+
+    arena: float = 1.0
+    host: float = 1.0
+
+
+AS_LOGGED = Elsewhere()
 
 
 @dataclass(slots=True)
@@ -65,15 +78,22 @@ class ClosedLoop:
     """One run; `ends`, `issued` and `diverged` are filled by `run`."""
 
     def __init__(
-        self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Callable[[int], None]
+        self,
+        trace: Trace,
+        preset: Preset,
+        drive: str,
+        seed: int,
+        advance: Callable[[int], None],
+        elsewhere: Elsewhere = AS_LOGGED,
     ) -> None:
-        self.trace, self.preset = trace, preset
+        self.trace, self.preset, self._elsewhere = trace, preset, elsewhere
         self.device = Device(preset, trace, drive=drive, seed=seed)
         self.account = Account()
         self.ends: npt.NDArray[np.int64] = np.zeros(9, np.int64)
         self.issued: Counter[int] = Counter()
         self._advance = advance
-        self._core = Core(limited(preset, trace.config), trace.policy)
+        slots = round(trace.config.slot_count * elsewhere.arena)
+        self._core = Core(limited(preset, replace(trace.config, slot_count=slots)), trace.policy)
         self._ticks = bool(trace.policy.prefetch_bytes_per_s_max or trace.policy.lease_ns)
         self._tick_ns: int | None = None
         self._sessions: dict[int, int] = {}
@@ -150,28 +170,32 @@ class ClosedLoop:
         """Order a fetch behind the fetches it followed, and behind earlier control events."""
         fetch = self.trace.fetches[item.fetch]
         for number in {id(by_fetch[one]): one for one in fetch.after}.values():
-            by_fetch[number].done.append((item, fetch.lag_ns * PS))
+            by_fetch[number].done.append((item, self._lag_ps(fetch.lag_ns)))
             item.open += 1
         if control is not None:
             control.issued.append((item, 0))
             item.open += 1
         if not fetch.after and before is not None:
             lag_ns = item.event.now_ns - before.event.now_ns
-            before.issued.append((item, max(0, lag_ns) * PS))
+            before.issued.append((item, self._lag_ps(lag_ns)))
             item.open += 1
+
+    def _lag_ps(self, lag_ns: int) -> int:
+        """The host's own time between two events."""
+        return round(max(0, lag_ns) * PS * self._elsewhere.host)
 
     def _behind(self, item: _Item, before: _Item | None, last: dict[int, _Item]) -> None:
         """Order a control event behind the event before it and its session's last fetch."""
         event = item.event
         if before is not None:
             lag_ns = event.now_ns - before.event.now_ns
-            before.issued.append((item, max(0, lag_ns) * PS))
+            before.issued.append((item, self._lag_ps(lag_ns)))
             item.open += 1
         if event.kind in OF_SESSION:
             fetched = last.get(_numbers(event)[0])
             if fetched is not None:
                 answered_ns = self.trace.fetches[fetched.fetch].answered_ns
-                fetched.done.append((item, max(0, event.now_ns - answered_ns) * PS))
+                fetched.done.append((item, self._lag_ps(event.now_ns - answered_ns)))
                 item.open += 1
 
     def _follow(self, edges: list[tuple[_Item, int]], now_ps: int) -> None:
@@ -387,7 +411,7 @@ class ClosedLoop:
         n = _numbers(event)
         session = self._sessions.get(n[0], n[0]) if n else 0
         calls: dict[str, Callable[[int], Any]] = {
-            "session_open": lambda ns: core.session_open(ns, _session(data)),
+            "session_open": lambda ns: core.session_open(ns, self._session(data)),
             "append": lambda ns: core.session_append_keys(
                 ns, session, np.frombuffer(data[8:], CHUNK_KEYS)
             ),
@@ -424,6 +448,12 @@ class ClosedLoop:
         self._act(now_ps)
         self._tick(now_ps)
 
+    def _session(self, data: bytes) -> SessionConfig:
+        """A session with the pace of this host."""
+        found = np.frombuffer(data, SESSION, 1)[0]
+        config = SessionConfig(**{name: int(found[name]) for name in SESSION.names or ()})
+        return replace(config, step_ns=round(config.step_ns * self._elsewhere.host))
+
     def _tenant(self, now_ns: int, data: bytes) -> int:
         """Add a tenant, with its share of an arena that may be smaller than the log's."""
         found = np.frombuffer(data, TENANT, 1)[0]
@@ -448,11 +478,6 @@ def _read_key(action: Any) -> tuple[int, int, int]:
 
 def _class(end: int) -> str:
     return "hit" if end < HIT_ENDS else "late" if end == HIT_ENDS else "miss"
-
-
-def _session(data: bytes) -> SessionConfig:
-    found = np.frombuffer(data, SESSION, 1)[0]
-    return SessionConfig(**{name: int(found[name]) for name in SESSION.names or ()})
 
 
 def _nothing(end_ps: int) -> None:

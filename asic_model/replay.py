@@ -27,7 +27,7 @@ from offstage.asic_model.account import (
     logged_of,
 )
 from offstage.asic_model.by_session import by_session
-from offstage.asic_model.closed import ClosedLoop
+from offstage.asic_model.closed import AS_LOGGED, ClosedLoop, Elsewhere
 from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import ChipRun, Times, binding
@@ -61,10 +61,17 @@ def decision_replay(
 
 
 def closed_loop(
-    trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
+    trace: Trace,
+    preset: Preset,
+    *,
+    drive: str = "",
+    seed: int = 0,
+    advance: Advance | None = None,
+    elsewhere: Elsewhere = AS_LOGGED,
 ) -> ChipRun:
-    """Replay the log's fetches, decided again in the chip's time."""
-    loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing)
+    """Replay the log's fetches, decided again in the chip's time. `elsewhere`: on another arena, or
+    for a faster host."""
+    loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing, elsewhere)
     loop.run()
     return _result(
         loop,

@@ -29,6 +29,7 @@ PANELS = {
         "plan": "offstage.testbeds.cli.plan",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
+        "bottleneck": "offstage.testbeds.cli.bottleneck",
     },
     "Run a tier": {
         "dpu": "offstage.testbeds.cli.dpu",

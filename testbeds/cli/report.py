@@ -13,10 +13,30 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from offstage.testbeds.cli.printed import Differences, FiguresMade, PageMade
+    from offstage.testbeds.report.bottleneck.tree import Bottleneck
 
 __all__ = ["register"]
 
 COMPARED = ("nontrivial_hit", "reads_per_demand", "stall_ms_mean")
+
+
+PaperOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="write every figure of the run's pages there, as SVG, PDF and PNG at the size of a "
+        "paper",
+    ),
+]
+BottleneckOption = Annotated[
+    bool,
+    typer.Option(
+        "--bottleneck",
+        help="run the run again with one thing changed at a time, and show on its page what binds, "
+        "as `offstage bottleneck` does",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,15 +65,7 @@ def report(
             help="compare with this policy of the (first) run, over the same requests",
         ),
     ] = "",
-    paper: Annotated[
-        Path | None,
-        typer.Option(
-            "--figures",
-            metavar="DIR",
-            help="write every figure of the run's pages "
-            "there, as SVG, PDF and PNG at the size of a paper",
-        ),
-    ] = None,
+    paper: PaperOption = None,
     figures: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,6 +74,7 @@ def report(
             "reads per demand, mean stall",
         ),
     ] = None,
+    bottleneck: BottleneckOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Write report.html from summary.json and show its table, or compare lab runs.
@@ -90,7 +103,12 @@ def report(
         files: FiguresMade = {"files": {name: str(path) for name, path in paths.items()}}
         return emit(files, form, Group(*shown))
     page = out or (run if run.is_dir() else run.parent) / "report.html"
-    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
+    binds = None
+    if bottleneck:
+        from offstage.testbeds.cli.bottleneck import bottleneck_of
+
+        binds = bottleneck_of(run)
+    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds)
     result: PageMade = {"sentence": sentence, "report": str(page)}
     return emit(result, form, Group(table, "", sentence, "", str(page)))
 
@@ -137,15 +155,15 @@ def _for_paper(run: Path, folder: Path) -> dict[str, Path]:
     return write_figures(found, folder)
 
 
-def _demo(run: Path, page: Path) -> "tuple[str, RenderableType]":
+def _demo(run: Path, page: Path, binds: "Bottleneck | None") -> "tuple[str, RenderableType]":
     from offstage.testbeds.report import console_table, read_summary, write_report
 
     summary = read_summary(run)
-    write_report(summary, page)
+    write_report(summary, page, binds)
     return summary.sentence, console_table(summary)
 
 
-def _lab(run: Path, page: Path) -> "tuple[str, RenderableType]":
+def _lab(run: Path, page: Path, binds: "Bottleneck | None") -> "tuple[str, RenderableType]":
     from offstage.testbeds.report.lab.page import write_lab_report
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
@@ -153,6 +171,6 @@ def _lab(run: Path, page: Path) -> "tuple[str, RenderableType]":
     from offstage.testbeds.report.page.files import read_lab_summary
 
     summary = read_lab_summary(run)
-    write_lab_report(summary, page)
+    write_lab_report(summary, page, binds)
     table = lab_table(summary) if summary.points else requests_table(summary.requests)
     return lab_sentence(summary), table

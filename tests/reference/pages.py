@@ -40,6 +40,7 @@ HOW_TO = {
     "offstage bench schedule": "reference/pod-lab.md",
     "offstage bench soak": "reference/soak.md",
     "offstage bench tenants": "reference/qos.md",
+    "offstage bottleneck": "how-to/tune-prefetch.md",
     "offstage compare": "how-to/model-a-chip.md",
     "offstage config": "reference/config.md",
     "offstage demo": "tutorial.md",
@@ -333,12 +334,22 @@ def cached_models() -> str:
     return table((*head, "resident at 128K", "source"), rows)
 
 
+def steps_of_a_run() -> str:
+    """What may bind a run: its figure, from when on it binds, and what a re-run changes."""
+    from offstage.bindings.units import format_share
+    from offstage.testbeds.report.bottleneck.tree import CHANGED, DEFINED, STEPS, binds_from
+
+    rows = ([one, DEFINED[one], format_share(binds_from(one)), CHANGED[one]] for one in STEPS)
+    return table(("step", "its figure", "binds from", "a re-run has"), rows)
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("index.md", "pages"): index,
     ("reference/asic.md", "commands"): chip_commands,
     ("reference/cache-groups.md", "models"): cached_models,
     ("reference/cli.md", "commands"): commands,
     ("reference/config.md", "options"): options,
+    ("reference/figures.md", "steps"): steps_of_a_run,
     ("reference/json.md", "commands"): schemas_of_commands,
     ("reference/json.md", "files"): schemas_of_files,
     ("reference/lab-results.md", "figures"): lab_figures,

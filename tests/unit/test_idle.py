@@ -38,7 +38,11 @@ BASE = {
     "testbed up": (["local"], ["netns"], ["qemu"]),
     "testbed run": (["local"], ["netns"], ["local"]),
     "testbed down": (["netns"], ["qemu"]),
-    "report": (["r", "--figures", "f"],),
+    "report": (
+        ["r", "--figures", "f"],
+        ["r", "--figures", "f"],
+        ["r", "--against", "window"],
+    ),
     "results": (["r"],),
 }
 """Words that make the rows of a command true, one after the other."""
@@ -54,6 +58,7 @@ FLAGS = {
     "strict": "--strict",
     "warm_up": "--warm-up",
     "layer_ahead": "--layer-ahead",
+    "bottleneck": "--bottleneck",
 }
 VALUES = {
     "time_unit": "s",

@@ -37,7 +37,7 @@ from offstage.testbeds.report.compare.sentence import BASELINES, answer
 from offstage.testbeds.report.compare.vary import Varied, vary
 from offstage.testbeds.report.run.page import setup_line
 
-__all__ = ["Plan", "compare_run", "on_drive", "runs_of", "small"]
+__all__ = ["Plan", "compare_run", "on_drive", "own_model", "runs_of", "small"]
 
 OWN = "dpu_x86_measured"
 """The preset of the measured machine: fitted to each run that it is compared with."""
@@ -99,7 +99,7 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     """Compare one run with its own model and all presets."""
     progress.start(f"decisions of {run.path.name}", 1)
     trace = read_trace(run.path)
-    own = _own(plan, run, trace)
+    own = own_model(run, trace, plan.own, plan.calibrated)
     progress.advance(1)
     presets = (own, *(one for one in plan.presets if one.name != own.name))
     presets = tuple(one.for_heads(trace.heads) for one in presets)
@@ -175,13 +175,15 @@ def _effect(
     return load.said(gpus, works[0]), error
 
 
-def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
+def own_model(
+    run: Recorded, trace: Trace, preset: Preset | None = None, calibrated: bool = False
+) -> Preset:
     """The model of the measured device: today's daemon fitted to the run, or the chip that was in
-    the loop, which needs no fit."""
+    the loop, which needs no fit. `preset`: the daemon's, if not the shipped one."""
     if run.device:
         return read_preset(run.device)
-    own = on_drive(plan.own, run)
-    if plan.calibrated:
+    own = on_drive(preset or read_preset(OWN), run)
+    if calibrated:
         return own
     try:
         samples = read_samples(run.path)

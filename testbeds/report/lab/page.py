@@ -13,6 +13,9 @@ from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
 from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
+from offstage.testbeds.report.bottleneck.figures import point_by_figures
+from offstage.testbeds.report.bottleneck.section import ASK, bottleneck_section
+from offstage.testbeds.report.bottleneck.tree import Bottleneck
 from offstage.testbeds.report.lab.breakdowns import (
     fates_section,
     misses_figure,
@@ -64,9 +67,11 @@ def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
     return paths
 
 
-def write_lab_report(summary: LabSummary, path: str | Path) -> None:
+def write_lab_report(
+    summary: LabSummary, path: str | Path, bottleneck: Bottleneck | None = None
+) -> None:
     """Writes the report; RunFailed if the file cannot be written."""
-    write_text(Path(path), render_lab(summary))
+    write_text(Path(path), render_lab(summary, bottleneck))
 
 
 def figures_of(summary: LabSummary) -> list[Figure]:
@@ -97,9 +102,10 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
     return [one for one in found if one]
 
 
-def render_lab(summary: LabSummary) -> str:
-    """The page as text."""
-    tiles, of = _tiles(view_of(summary.points))
+def render_lab(summary: LabSummary, bottleneck: Bottleneck | None = None) -> str:
+    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone."""
+    view = view_of(summary.points)
+    tiles, of = _tiles(view)
     manifest = msgspec.to_builtins(summary.manifest)
     del manifest["workloads"]  # a section of their own
     keys = [entry.key for entry in LAB_DEFINITIONS]
@@ -109,7 +115,7 @@ def render_lab(summary: LabSummary) -> str:
         setup=setup(summary),
         tiles=tiles,
         tiles_of=of,
-        sections=[*_sections(summary), _workloads(summary)],
+        sections=[*_sections(summary), _binds(view, summary, bottleneck), _workloads(summary)],
         command=summary.manifest.command,
         again="Spec, seeds and version determine every figure: times are virtual, and the ledger "
         "is the same byte for byte.",
@@ -122,6 +128,14 @@ def render_lab(summary: LabSummary) -> str:
         notes=noted(summary),
     )
     return str(page)
+
+
+def _binds(view: View, summary: LabSummary, bottleneck: Bottleneck | None) -> str:
+    """What binds the point that the sentence is about; empty without points, and of a sweep."""
+    found = subject(view) if len(view.facets) == 1 else None
+    if bottleneck is None and found is not None:
+        bottleneck = point_by_figures(found[2], summary, ASK)
+    return bottleneck_section(bottleneck) if bottleneck is not None else ""
 
 
 def _tiles(view: View) -> tuple[list[Tile], str]:

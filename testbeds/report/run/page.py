@@ -4,6 +4,9 @@ from pathlib import Path
 
 from offstage.bindings.durable import write_text
 from offstage.testbeds.live.results import Summary
+from offstage.testbeds.report.bottleneck.figures import run_by_figures
+from offstage.testbeds.report.bottleneck.section import ASK, bottleneck_section
+from offstage.testbeds.report.bottleneck.tree import Bottleneck
 from offstage.testbeds.report.page.markup import facts
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.page import Page, Tile
@@ -33,18 +36,20 @@ from offstage.testbeds.report.run.wear import wear_section
 __all__ = ["figures_of", "render", "setup_line", "write_report"]
 
 
-def write_report(summary: Summary, path: str | Path) -> None:
+def write_report(summary: Summary, path: str | Path, bottleneck: Bottleneck | None = None) -> None:
     """Writes the report; RunFailed if the file cannot be written."""
-    write_text(Path(path), render(summary))
+    write_text(Path(path), render(summary, bottleneck))
 
 
-def render(summary: Summary) -> str:
-    """The page as text."""
+def render(summary: Summary, bottleneck: Bottleneck | None = None) -> str:
+    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone."""
     found = groups(summary.runs, summary.notes)
     sections: list[object] = [model_section(summary.model)]
     if found:
         wear = wear_section(found, set_colours(summary.runs))
-        sections += [runs_section(found), baselines_section(summary), *figures_of(summary), wear]
+        binds = bottleneck or run_by_figures(subject(found[0]), summary, ASK)
+        sections += [runs_section(found), baselines_section(summary), bottleneck_section(binds)]
+        sections += [*figures_of(summary), wear]
     tiles, of = _tiles(found[0]) if found else ([], "")
     keys = [entry.key for entry in DEFINITIONS]
     page = Page(

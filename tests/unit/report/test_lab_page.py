@@ -47,6 +47,7 @@ SECTIONS = [
     "lead",
     "fates",
     "requests",
+    "bottleneck",
     "workloads",
     "reproduce",
 ]

@@ -18,6 +18,7 @@ from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
     "runs",
+    "bottleneck",
     "steps",
     "served",
     "lead",

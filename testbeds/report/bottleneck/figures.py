@@ -1,0 +1,121 @@
+"""The figures of the tree, from the summary of a run: those that it knows without a re-run.
+
+Nothing here can fail; what a summary does not say is absent with a reason.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.ledger import share
+from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.live.results import RunResult, Summary
+from offstage.testbeds.report.bottleneck.tree import (
+    ARENA,
+    COMPUTE,
+    HBM,
+    STEPS,
+    Bottleneck,
+    Figure,
+    unchecked,
+)
+
+__all__ = [
+    "ROOMLESS",
+    "at_rate",
+    "compute_share",
+    "figures_of_point",
+    "figures_of_run",
+    "of_counts",
+    "point_by_figures",
+    "run_by_figures",
+    "said",
+    "spec_of",
+]
+
+ROOMLESS = ("capacity", "policy")
+"""Ends of demands that missed for want of room: with a larger arena, or under another eviction, the
+block would still have been there."""
+UNITS = "only a re-run times the units of the device"
+
+
+def compute_share(wait_ms: float, token_ms: float, provenance: str = "modelled") -> Figure:
+    """One less the mean wait of a token for blocks over the mean time of a token."""
+    if token_ms <= 0:
+        return Figure(absent="no token was decoded")
+    return Figure(min(1.0, max(0.0, 1.0 - wait_ms / token_ms)), provenance)
+
+
+def of_counts(
+    selected: int, demands: int, ends: Mapping[str, int], provenance: str
+) -> dict[str, Figure]:
+    """HBM: demands over selected blocks. Arena: demands that missed for want of room, over all."""
+    nothing = Figure(provenance=provenance, absent="no block was selected")
+    roomless = sum(ends.get(end, 0) for end in ROOMLESS)
+    return {
+        HBM: Figure(share(demands, selected), provenance) if selected else nothing,
+        # Without a demand none missed: the pool held everything.
+        ARENA: Figure(share(roomless, demands), provenance) if selected else nothing,
+    }
+
+
+def figures_of_run(run: RunResult, summary: Summary) -> dict[str, Figure]:
+    """Of a live run: of the device only how the host saw it is known."""
+    found = dict.fromkeys(STEPS, Figure(absent=UNITS))
+    at_once = min(summary.workload.session_count, summary.workload.sessions_max)
+    waits = run.stall_ms_by_token
+    if run.tokens_per_s and waits:
+        token_ms = 1e3 * at_once / run.tokens_per_s
+        found[COMPUTE] = compute_share(sum(waits) / len(waits), token_ms, run.provenance)
+    else:
+        found[COMPUTE] = Figure(absent="the summary has no times of tokens")
+    return found | of_counts(run.selected, run.demands, run.ends, run.provenance)
+
+
+def figures_of_point(point: PointSummary, summary: LabSummary) -> dict[str, Figure]:
+    """Of a point of the laboratory. Its tokens/s, and with them the share of compute, are known
+    where the experiment names a device."""
+    found = dict.fromkeys(STEPS, Figure(absent=UNITS))
+    found |= of_counts(point.selected, point.demands, point.ends, "modelled")
+    rate: Interval | None = point.tokens_per_s
+    if rate is None:
+        return found | {COMPUTE: Figure(absent="the experiment names no device: no tokens/s")}
+    try:
+        spec = spec_of(summary)
+    except BadInput as error:
+        return found | {COMPUTE: Figure(absent=error.what)}
+    return found | {COMPUTE: at_rate(rate.value, spec)}
+
+
+def spec_of(summary: LabSummary, where: str = "summary.json") -> Spec:
+    """The spec that was run. BadInput for one that this release does not know."""
+    try:
+        return msgspec.convert(summary.spec, Spec, strict=False)
+    except msgspec.ValidationError:
+        raise BadInput(
+            "the spec in the summary is none of this release", where, "run the experiment again"
+        ) from None
+
+
+def at_rate(tokens_per_s: float, spec: Spec) -> Figure:
+    """The share of compute of an experiment that decodes so fast: all but the GPU's own time is
+    wait."""
+    token_ms = 1e3 * spec.concurrent / tokens_per_s if tokens_per_s else 0.0
+    return compute_share(token_ms - spec.time_per_token_ns / 1e6, token_ms)
+
+
+def run_by_figures(run: RunResult, summary: Summary, why: str, where: str = "") -> Bottleneck:
+    """What binds a live run by its figures alone; `why` it was not run again."""
+    return unchecked(where, f"{run.name} on {run.storage}", figures_of_run(run, summary), why)
+
+
+def point_by_figures(point: PointSummary, summary: LabSummary, why: str) -> Bottleneck:
+    """What binds a point by its figures alone."""
+    return unchecked(summary.name, said(point.info), figures_of_point(point, summary), why)
+
+
+def said(info: PointInfo) -> str:
+    """A point in words."""
+    return f"policy {info.policy} at {info.buffer_over_k:g} k on {info.device or info.storage}"

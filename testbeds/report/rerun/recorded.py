@@ -1,0 +1,162 @@
+"""A recorded run again in virtual time: its log's requests, decided anew on its device's model.
+
+Model: the base is the closed loop of the log on the model of the measured device, fitted to the run
+as `offstage compare` fits it, so that base and change differ in one thing alone. The run's own
+figures stand beside those of the base, and show how far it is off. A log has demands and no
+selections, so that of another HBM pool nothing can be said.
+
+What can fail: `BadInput` as in `compare.recorded`, for a log that is torn, has a hole or is of
+another version. A run without a log has its figures only.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from offstage.asic_model.closed import Elsewhere
+from offstage.asic_model.load import work_of
+from offstage.asic_model.parameters import Preset
+from offstage.asic_model.replay import closed_loop
+from offstage.asic_model.result import ChipRun
+from offstage.asic_model.trace import Trace, read_trace
+from offstage.asic_model.twice import PARTS, twice, used
+from offstage.bindings.errors import BadInput, nearest
+from offstage.bindings.layouts import ENDS
+from offstage.testbeds.live.results import RunResult
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.report.bottleneck.figures import (
+    compute_share,
+    figures_of_run,
+    of_counts,
+    run_by_figures,
+)
+from offstage.testbeds.report.bottleneck.tree import (
+    ARENA,
+    COMPUTE,
+    HBM,
+    Bottleneck,
+    Figure,
+    Outcome,
+    check,
+)
+from offstage.testbeds.report.compare.build import own_model, runs_of
+from offstage.testbeds.report.compare.recorded import LOG_NAME, RECORDS, Recorded
+from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
+from offstage.testbeds.report.run.runs import groups, subject
+
+__all__ = ["recorded_bottleneck"]
+
+NO_POOL = "a log holds demands, and not what a larger pool would have held"
+NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"
+NO_HOST = "no host's summary.json lies beside the log"
+
+
+def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottleneck:
+    """What binds the run in `folder`, of a demo its arm `policy`, by default the first recorded."""
+    if not _has_log(folder):
+        return _by_figures(folder, policy)
+    (run,) = runs_of([folder], policy)
+    progress.start(f"decisions of {run.path.name}", 1)
+    trace = read_trace(run.path)
+    progress.advance(1)
+    preset = own_model(run, trace).for_heads(trace.heads)
+    again = _Again(trace, preset, progress)
+    base = again.run(())
+    summary, result = run.summary, run.result
+    figures = _figures(run, trace, base, preset)
+    told = check(str(folder), _subject(run), figures, again.outcomes, run.notes)
+    if result is None or summary is None:
+        return told
+    waits = result.stall_ms_by_token
+    return msgspec.structs.replace(
+        told,
+        measured_tokens_per_s=result.tokens_per_s,
+        measured_stall_ms=sum(waits) / len(waits) if waits else None,
+    )
+
+
+class _Again:
+    """The closed loops of one trace."""
+
+    def __init__(self, trace: Trace, preset: Preset, progress: Progress) -> None:
+        self._trace, self._preset, self._progress = trace, preset, progress
+        self._ran: dict[tuple[str, ...], ChipRun] = {}
+
+    def outcomes(self, rows: Sequence[tuple[str, ...]]) -> list[Outcome | str]:
+        """A `Rerun`."""
+        self._progress.start("again in virtual time, one thing changed", len(rows))
+        return [self._outcome(changed) for changed in rows]
+
+    def _outcome(self, changed: tuple[str, ...]) -> Outcome | str:
+        if HBM in changed:
+            self._progress.advance(1)
+            return NO_POOL
+        try:
+            run = self.run(changed)
+        except BadInput as error:  # the changed device contradicts itself
+            return str(error)
+        finally:
+            self._progress.advance(1)
+        return Outcome(run.tokens_per_s, run.stall_ns.mean / 1e6)
+
+    def run(self, changed: tuple[str, ...]) -> ChipRun:
+        """The closed loop with these steps changed; each once."""
+        if changed not in self._ran:
+            preset = self._preset
+            for part in changed:
+                if part in PARTS:
+                    preset = twice(preset, part)
+            arena = 2.0 ** changed.count(ARENA)
+            elsewhere = Elsewhere(arena=arena, host=0.5 ** changed.count(COMPUTE))
+            self._ran[changed] = closed_loop(self._trace, preset, elsewhere=elsewhere)
+        return self._ran[changed]
+
+
+def _figures(run: Recorded, trace: Trace, base: ChipRun, preset: Preset) -> dict[str, Figure]:
+    """Those of the host's summary where there is one, and of the device those of its model."""
+    parts = {name: Figure(share) for name, share in used(base, preset, trace).items()}
+    if run.result is not None and run.summary is not None:
+        return figures_of_run(run.result, run.summary) | parts
+    work = work_of(base, trace)
+    ends = dict(zip(ENDS, trace.ends.tolist(), strict=False))
+    demands = int(trace.ends.sum())
+    found = of_counts(demands, demands, ends, run.provenance)
+    return {
+        **found,
+        COMPUTE: compute_share(work.device_s * 1e3, (work.device_s + work.host_s) * 1e3),
+        HBM: Figure(absent=NO_HOST),
+        **parts,
+    }
+
+
+def _subject(run: Recorded) -> str:
+    if run.result is None:
+        return run.path.name
+    return f"{run.result.name} on {run.result.storage}"
+
+
+def _by_figures(folder: Path, policy: str) -> Bottleneck:
+    """Of a summary without a log: the leading run's, or that of the arm."""
+    summary = read_summary(folder)
+    found = groups(summary.runs, summary.notes)
+    if not found:
+        raise BadInput("the summary has no runs", str(folder), "name a run in which hosts decode")
+    run = _of_arm(summary.runs, policy, folder) if policy else subject(found[0])
+    return run_by_figures(run, summary, NO_LOG, str(folder))
+
+
+def _of_arm(runs: Sequence[RunResult], policy: str, folder: Path) -> RunResult:
+    named = {run.name: run for run in reversed(runs)}
+    if policy not in named:
+        what = f"no run with the policy {policy!r}"
+        raise BadInput(what, str(folder), nearest(policy, dict.fromkeys(named)))
+    return named[policy]
+
+
+def _has_log(folder: Path) -> bool:
+    if (folder / LOG_NAME).is_file() or any(folder.glob(f"{RECORDS}/*/{LOG_NAME}")):
+        return True
+    if not (folder / SUMMARY_NAME).is_file():
+        raise BadInput("holds no run", str(folder), "name a folder of `demo` or `lab run`")
+    return False

@@ -1,0 +1,124 @@
+"""Does `offstage bottleneck` run a run again, and refuse in one line what it cannot?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from against_schema import checked
+from asic_logs import recorded, written
+from lab_runs import SPEC, here
+
+from offstage import __version__
+from offstage.testbeds.cli import run
+from offstage.testbeds.report.page.files import read_lab_summary
+
+RECORD: dict[str, Any] = {"version": __version__, "closed": True, "stages": {}}
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """`offstage bottleneck WORDS`, held to its schema."""
+    capsys.readouterr()
+    assert run(["bottleneck", *words, "--format", "json"]) == 0
+    return checked("bottleneck", capsys.readouterr().out)
+
+
+def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in found["steps"]}
+
+
+def test_a_recorded_run_is_decided_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log that waits for its drive: the figures suspect the flash, and a faster one gains most.
+    What binds is what gains most, and its figures are those of the unchanged loop."""
+    folder = written(tmp_path, recorded(), **RECORD)
+    found = asked(capsys, str(folder))
+    steps = by_name(found)
+    gains = {name: one["gain"] for name, one in steps.items() if one["gain"] is not None}
+    assert found["binds"] == max(gains, key=lambda name: gains[name])
+    assert found["gain"] == gains[found["binds"]] >= 0.01
+    assert found["tokens_per_s"] * (1 + gains["flash"]) == pytest.approx(
+        steps["flash"]["tokens_per_s"]
+    )
+    assert steps["flash"]["stall_ms"] < found["stall_ms"]
+    assert found["next"] is not None and steps[found["next"]]["gain_then"] == found["next_gain"]
+    hbm = steps["HBM capacity"]
+    assert hbm["figure"] is None and "summary.json" in hbm["figure_absent"]
+    assert hbm["gain"] is None and "larger pool" in hbm["rerun_absent"]
+    assert found["measured_tokens_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("log", "record", "says"),
+    [
+        (recorded()[:-9], {}, "torn or has a hole"),
+        (recorded(), {"closed": False}, "incomplete"),
+        (recorded(), {"version": "0.0.1"}, "version 0.0.1"),
+        (b"", {}, "decision log"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_one_line(
+    log: bytes, record: dict[str, Any], says: str, tmp_path: Path, capsys: Any
+) -> None:
+    folder = written(tmp_path, log, **{**RECORD, **record})
+    assert run(["bottleneck", str(folder)]) == 2
+    told = [one for one in capsys.readouterr().err.splitlines() if one.startswith("offstage: ")]
+    assert len(told) == 1 and says in told[0]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Any) -> None:
+    assert run(["bottleneck", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert run(["bottleneck", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the small experiment of other tests, with a pool and one seed."""
+    monkeypatch.chdir(tmp_path)
+    text = SPEC.replace("seeds = [1, 2]", 'name = "e"\nseeds = [3]')
+    text = text.replace('[[policy]]\nuse = "lab_policies:Silent"', "")
+    text = text.replace("[tier]", '[tier]\nhbm_pool_over_k = 1\ntime_per_token = "200us"')
+    (tmp_path / "e.toml").write_text(text)
+    return tmp_path
+
+
+def test_a_point_of_the_laboratory_runs_again(experiment: Path, capsys: Any) -> None:
+    """On the device that it names the unchanged re-run is the run itself, to the last digit; the
+    page then says what binds."""
+    assert here("run", "e.toml", "--out", "out", "--device", "bluefield3") == 0
+    found = asked(capsys, "out", "--policy", "window+ema")
+    (point,) = [
+        one
+        for one in read_lab_summary(experiment / "out").points
+        if one.info.policy == "window+ema"
+    ]
+    assert point.tokens_per_s is not None
+    assert found["tokens_per_s"] == pytest.approx(point.tokens_per_s.value, rel=1e-12)
+    steps = by_name(found)
+    assert all(one["gain"] is not None for one in steps.values())
+    assert steps["flash"]["figure"] > 0 and steps["link"]["figure"] is None
+    assert steps["compute"]["figure"] == pytest.approx(0.2e-3 * found["tokens_per_s"] / 2, rel=1e-9)
+    assert run(["report", "out", "--bottleneck"]) == 0
+    page = (experiment / "out/report.html").read_text()
+    assert "Run again unchanged, policy" in page
+
+
+def test_without_a_device_only_what_the_spec_says_is_changed(experiment: Path, capsys: Any) -> None:
+    """Of link, DPU and control there is a reason in place of a figure and of a gain. A policy that
+    the run does not have, and a sweep, are refused."""
+    assert here("run", "e.toml", "--out", "out") == 0
+    steps = by_name(asked(capsys, "out"))
+    for name in ("link", "DPU", "metadata and control"):
+        assert steps[name]["figure"] is None and "no device" in steps[name]["figure_absent"]
+        assert steps[name]["gain"] is None and "no device" in steps[name]["rerun_absent"]
+    for name in ("compute", "HBM capacity", "arena", "flash"):
+        assert steps[name]["gain"] is not None, name
+    assert run(["bottleneck", "out", "--policy", "windw+ema"]) == 2
+    assert "did you mean 'window+ema'" in capsys.readouterr().err
+    axes = '\n[sweep]\n"workload.turn_steps" = [5, 10]\n'
+    with (experiment / "e.toml").open("a") as spec:
+        spec.write(axes)
+    assert here("run", "e.toml", "--out", "swept") == 0
+    assert run(["bottleneck", "swept"]) == 2
+    assert "sweep" in capsys.readouterr().err

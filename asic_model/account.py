@@ -8,7 +8,7 @@ by one thread, for one run.
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,8 +32,8 @@ __all__ = [
     "Figures",
     "Served",
     "digest",
-    "drive_share",
     "logged_of",
+    "utilisation",
 ]
 
 PS = 1000
@@ -310,22 +310,17 @@ def _unit(
     used = max(1, min(len(stats.busy_bins), -(-end_ps // bin_ps)))
     servers = max(1, stats.servers)
     busy = stats.busy_bins[:used] / (bin_ps * servers)
+    share = utilisation(stats, elapsed_ps, drive)
     if stats.kind == "drive" and drive is not None:
-        utilisation = drive_share(drive, stats.bytes, stats.arrivals, elapsed_ps)
         # Occupancy is not utilisation: over the run, use the sum of the stretches.
-        busy = busy * (utilisation / max(stats.busy_ps / (elapsed_ps * servers), 1e-12))
-    elif stats.kind == "server" and not stats.busy_ps:  # its whole service time is drawn
-        served_ps = (stats.time.mean_ps - stats.wait.mean_ps) * stats.arrivals
-        utilisation = served_ps / (elapsed_ps * servers)
-    else:
-        utilisation = stats.busy_ps / (elapsed_ps * servers)
+        busy = busy * (share / max(stats.busy_ps / (elapsed_ps * servers), 1e-12))
     return UnitRun(
         name=stats.name,
         kind=stats.kind,
         servers=servers,
         arrivals=stats.arrivals,
         bytes=stats.bytes,
-        utilisation=min(1.0, utilisation),
+        utilisation=min(1.0, share),
         blocked_share=min(1.0, stats.blocked_ps / (elapsed_ps * servers)),
         wait_ns_mean=stats.wait.mean_ps / PS,
         wait_ns_p99=stats.wait.quantile_ps(990) / PS,
@@ -342,18 +337,28 @@ def _unit(
     )
 
 
-def drive_share(drive: dict[str, int], size_bytes: int, count: int, elapsed_ps: int) -> float:
-    """Utilisation of a drive that served `count` requests of `size_bytes` in all: the maximum over
-    its link, channels, planes and controller. The unit's own busy time counts any occupancy, so it
-    does not give that."""
+def utilisation(stats: UnitStats, elapsed_ps: int, drive: Mapping[str, int] | None) -> float:
+    """The share of its servers' time that a unit worked. `drive`: the model of it, where the unit
+    is one."""
+    whole_ps = elapsed_ps * max(1, stats.servers)
+    if stats.kind == "drive" and drive is not None:
+        return _drive_share(drive, stats, elapsed_ps)
+    if stats.kind == "server" and not stats.busy_ps:  # its whole service time is drawn
+        return (stats.time.mean_ps - stats.wait.mean_ps) * stats.arrivals / whole_ps
+    return stats.busy_ps / whole_ps
+
+
+def _drive_share(drive: Mapping[str, int], stats: UnitStats, elapsed_ps: int) -> float:
+    """Utilisation of a drive over the run: the maximum over its link, channels, planes and
+    controller. The unit's own busy time counts any occupancy, so it does not give that."""
     seconds = elapsed_ps / 1e12
     planes = drive["channel_count"] * drive["dies_per_channel"] * drive["planes_per_die"]
-    pages = size_bytes / drive["page_size_bytes"]
+    pages = stats.bytes / drive["page_size_bytes"]
     return max(
-        size_bytes / drive["link_bytes_per_s"] / seconds,
-        size_bytes / (drive["channel_bytes_per_s"] * drive["channel_count"]) / seconds,
+        stats.bytes / drive["link_bytes_per_s"] / seconds,
+        stats.bytes / (drive["channel_bytes_per_s"] * drive["channel_count"]) / seconds,
         pages * drive["read_ps"] / planes / elapsed_ps,
-        count * drive["command_interval_ps"] / elapsed_ps,
+        stats.arrivals * drive["command_interval_ps"] / elapsed_ps,
     )
 
 

@@ -37,7 +37,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Limits, Network, Stage, Unit
 from offstage.bindings.timing import Costs, Timing
 
-__all__ = ["Sizes", "limited", "network", "open_chip", "open_timing", "sizes"]
+__all__ = ["Sizes", "limited", "network", "open_chip", "open_timed", "open_timing", "sizes"]
 
 NS = 1000  # ps
 DPU_PIECE_BYTES = 8192
@@ -193,14 +193,18 @@ def open_chip(
 
 def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Timing:
     """A preset as a side of the timing seam, by name. Uses only seed and limits of `costs`."""
-    chip = open_chip(
+    return open_timed(name, costs, drive=drive, block_bytes=block_bytes).timing()
+
+
+def open_timed(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Chip:
+    """The chip of that side, for whom it may ask what its units did."""
+    return open_chip(
         read_preset(name),
         Limits(in_flight_max=costs.in_flight_max, end_max=costs.in_flight_max, visit_max=1),
         drive=drive,
         seed=costs.seed,
         piece_bytes=block_bytes,
     )
-    return chip.timing()
 
 
 @dataclass(frozen=True)

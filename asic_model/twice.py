@@ -7,12 +7,16 @@ by its service times has those halved, since there is no second one to share the
 What can fail: `BadInput` where the preset would contradict itself.
 """
 
-from offstage.asic_model.account import drive_share
+from collections.abc import Mapping
+
+import numpy as np
+
+from offstage.asic_model.account import utilisation
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace
-from offstage.asic_model.units.nvme import striped
-from offstage.bindings.storage import preset as drive_preset
+from offstage.asic_model.units.nvme import medium
+from offstage.bindings.chip import Chip
 
 __all__ = [
     "CHANGES",
@@ -21,9 +25,9 @@ __all__ = [
     "FLASH",
     "LINK",
     "PARTS",
-    "drives_used",
     "twice",
     "used",
+    "used_since",
 ]
 
 LINK, DEVICE, FLASH = "link", "DPU", "flash"
@@ -80,32 +84,64 @@ def twice(preset: Preset, part: str) -> Preset:
 
 
 def used(run: ChipRun, preset: Preset, trace: Trace) -> dict[str, float]:
-    """The utilisation of each part: that of its busiest unit. A DPU's reactors both decide and move
-    blocks: the time that commands, demands and scores take of them is that of control."""
+    """The utilisation of each part over a replay: that of its busiest unit. A DPU's reactors both
+    decide and move blocks: the time that commands, demands and scores take is that of control."""
+    decides_ps = _decides_ps(
+        preset,
+        len(trace.fetches),
+        sum(one.demands for one in trace.fetches),
+        sum(one.scores for one in trace.fetches),
+    )
+    shares = {one.name: one.utilisation for one in run.units}
+    return _by_part(preset, shares, decides_ps, run.seconds)
+
+
+def used_since(
+    chip: Chip, preset: Preset, drive: str, demands: int, begin_ps: int
+) -> dict[str, float]:
+    """The same of a chip behind the timing seam, from `begin_ps` to now. Of a unit that had worked
+    before, the work is split as the time in which it was occupied. All 0 where nothing followed."""
+    elapsed_ps = chip.now_ps - begin_ps
+    if elapsed_ps <= 0:
+        return dict.fromkeys(PARTS, 0.0)
+    model, stats = medium(preset, drive).drive, chip.stats()
+    shares = {}
+    for name, one in stats.items():
+        edges = np.minimum(np.arange(len(one.busy_bins) + 1) * float(chip.bin_ps), chip.now_ps)
+        behind = np.clip(edges[1:] - begin_ps, 0.0, np.diff(edges))
+        part = np.divide(behind, np.diff(edges), out=np.zeros_like(behind), where=behind > 0)
+        # A unit whose whole service is drawn is never busy, but has requests inside.
+        bins = one.busy_bins if one.busy_bins.any() else one.area_bins
+        occupied = float(bins.sum())
+        since = float(bins @ part) / occupied if occupied else 1.0
+        whole = utilisation(one, elapsed_ps, None if model is None else dict(model))
+        shares[name] = min(1.0, whole * since)
+    scores = max(0, stats[REACTOR].items - demands) if REACTOR in stats else 0
+    commands = chip.route_stats()["command"].ended
+    decides_ps = _decides_ps(preset, commands, demands, scores)
+    return _by_part(preset, shares, decides_ps, elapsed_ps / 1e12)
+
+
+def _by_part(
+    preset: Preset, shares: Mapping[str, float], decides_ps: int, seconds: float
+) -> dict[str, float]:
     found = dict.fromkeys(PARTS, 0.0)
-    decides = _decides(preset, trace, run.seconds)
-    for one in run.units:
-        part = UNITS.get(one.name, DEVICE)
-        share = one.utilisation - decides * (one.name == REACTOR)
-        found[part] = max(found[part], share)
+    cores = preset.cores
+    decides = 0.0
+    if cores is not None and seconds:
+        decides = min(1.0, decides_ps / 1e12 / (cores.reactors.whole * seconds))
+    for name, share in shares.items():
+        part = UNITS.get(name, DEVICE)
+        found[part] = max(found[part], share - decides * (name == REACTOR))
     found[CONTROL] = max(found[CONTROL], decides)
     return found
 
 
-def _decides(preset: Preset, trace: Trace, seconds: float) -> float:
-    """The share of a DPU's reactors that decisions take; 0 for a chip, which has units for them."""
+def _decides_ps(preset: Preset, commands: int, demands: int, scores: int) -> int:
+    """The time of a DPU's reactors that decisions take; 0 for a chip, which has units for them."""
     cores = preset.cores
-    if preset.kind != "dpu" or cores is None or not seconds:
-        return 0.0
-    spent_ps = sum(
-        cores.command.base + one.demands * cores.demand.base + one.scores * cores.score.base
-        for one in trace.fetches
+    if preset.kind != "dpu" or cores is None:
+        return 0
+    return round(
+        commands * cores.command.base + demands * cores.demand.base + scores * cores.score.base
     )
-    return min(1.0, spent_ps / 1e12 / (cores.reactors.whole * seconds))
-
-
-def drives_used(drive: str, count: int, reads: int, block_bytes: int, seconds: float) -> float:
-    """The utilisation of `count` drives of that model by reads of whole blocks, as `used` has it
-    of a run whose units were kept."""
-    params = striped(drive_preset(drive).params, count)
-    return min(1.0, drive_share(params, reads * block_bytes, reads, round(seconds * 1e12)))

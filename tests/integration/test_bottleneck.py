@@ -97,7 +97,9 @@ def test_a_point_of_the_laboratory_runs_again(experiment: Path, capsys: Any) -> 
     assert found["tokens_per_s"] == pytest.approx(point.tokens_per_s.value, rel=1e-12)
     steps = by_name(found)
     assert all(one["gain"] is not None for one in steps.values())
-    assert steps["flash"]["figure"] > 0 and steps["link"]["figure"] is None
+    assert all(0 < steps[name]["figure"] < 1 for name in ("flash", "link", "DPU"))
+    assert found["by_figures"] is not None
+    assert {name: steps[name]["figure"] for name in point.used} == pytest.approx(point.used)
     assert steps["compute"]["figure"] == pytest.approx(0.2e-3 * found["tokens_per_s"] / 2, rel=1e-9)
     assert run(["report", "out", "--bottleneck"]) == 0
     page = (experiment / "out/report.html").read_text()

@@ -5,7 +5,7 @@ from these rows and the core's counters of the run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,7 @@ class RunTotals:
     failed: int
     decoded_ns: int = 0
     tiers: tuple[dict[str, int], ...] = ()
+    used: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         failed=run.failed,
         decoded_ns=run.decoded_ns,
         tiers=tuple(run.tiers),
+        used=run.used,
     )
 
 

@@ -137,7 +137,14 @@ def _figures(
         lead_ns_log2=own.counters.lead_ns_log2,
         late_ns_log2=own.counters.late_ns_log2,
         tiers=list(tiers),
+        used=_used(each),
     )
+
+
+def _used(each: Sequence[RunTotals]) -> dict[str, float]:
+    """The mean over seeds; empty without a device."""
+    parts = each[0].used if each else {}
+    return {part: sum(run.used.get(part, 0.0) for run in each) / len(each) for part in parts}
 
 
 def _rates(own: RunTotals, boot: Bootstrap) -> dict[str, Interval | None]:

@@ -76,7 +76,8 @@ class SeedRun:
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: the core's. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
     from the end of the first session's warm-up to the end of the last session. `tiers`:
-    `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them.
+    `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them. `used`: the
+    utilisation of each part of the device while sessions decoded; empty: it ran on none.
     """
 
     seed: int
@@ -88,6 +89,7 @@ class SeedRun:
     turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
     decoded_ns: int = 0
     tiers: list[dict[str, int]] = field(default_factory=list)
+    used: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     lead_ns_log2: list[int]
     late_ns_log2: list[int]
     tiers: list[TierSummary] = []
+    used: dict[str, float] = {}
 
 
 class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from offstage.asic_model.chip import limited, open_timing
+from offstage.asic_model.chip import limited, open_timed
 from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.twice import used_since
+from offstage.bindings.chip import Chip
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
@@ -83,6 +85,7 @@ class Runner:
         self._core = self._open_core()
         self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
         self._tiers = self._open_tiers() if spec.tier.below else None
+        self._chip = self._device(len(workload.sessions)) if spec.tier.device else None
         self._engine = Engine(self._core, self._engine_config())
         self._waiting = deque(self._order())
         self._running: dict[int, _Running] = {}
@@ -129,6 +132,7 @@ class Runner:
             decoded_ns=max(0, self._ended_ns - self._lead_ns()),
             turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
             tiers=self._tiers.stats() if self._tiers else [],
+            used=self._used(rows),
         )
 
     def _setting(self) -> Setting:
@@ -192,7 +196,7 @@ class Runner:
         spec, slots = self._spec, len(self._workload.sessions)
         return EngineConfig(
             batch_slot_max=slots,
-            timing=self._device(slots) if spec.tier.device else self._below(),
+            timing=self._chip.timing() if self._chip else self._below(),
             compute_ns=spec.time_per_token_ns // self._workload.layer_count,
             hit_ns=HIT_NS,
             append_steps=self._workload.block_tokens,
@@ -235,12 +239,20 @@ class Runner:
             costs,
         )
 
-    def _device(self, slots: int) -> Timing:
-        """The chip as the engine's timing side. In flight at most: the core's reads, and for each
-        batch slot one more and one write per layer."""
+    def _used(self, rows: npt.NDArray[np.void]) -> dict[str, float]:
+        """What of the device was used since the first session began to decode."""
+        if self._chip is None:
+            return {}
+        tier, demands = self._spec.tier, int(rows["demands"].sum())
+        preset = read_preset(tier.device)
+        return used_since(self._chip, preset, tier.storage, demands, self._lead_ns() * PS_PER_NS)
+
+    def _device(self, slots: int) -> Chip:
+        """The chip that is the engine's timing side. In flight at most: the core's reads, and for
+        each batch slot one more and one write per layer."""
         config = self._core.config
         owed = config.io_max + slots * (1 + config.layer_count)
-        return open_timing(
+        return open_timed(
             self._spec.tier.device,
             Costs(seed=self._seed, in_flight_max=owed),
             drive=self._spec.tier.storage,

@@ -23,6 +23,7 @@ from offstage.testbeds.report.bottleneck.tree import (
 )
 
 __all__ = [
+    "NO_DEVICE",
     "ROOMLESS",
     "at_rate",
     "compute_share",
@@ -39,6 +40,7 @@ ROOMLESS = ("capacity", "policy")
 """Ends of demands that missed for want of room: with a larger arena, or under another eviction, the
 block would still have been there."""
 UNITS = "only a re-run times the units of the device"
+NO_DEVICE = "the experiment names no device: `lab run --device PRESET` models one"
 
 
 def compute_share(wait_ms: float, token_ms: float, provenance: str = "modelled") -> Figure:
@@ -75,13 +77,14 @@ def figures_of_run(run: RunResult, summary: Summary) -> dict[str, Figure]:
 
 
 def figures_of_point(point: PointSummary, summary: LabSummary) -> dict[str, Figure]:
-    """Of a point of the laboratory. Its tokens/s, and with them the share of compute, are known
-    where the experiment names a device."""
-    found = dict.fromkeys(STEPS, Figure(absent=UNITS))
+    """Of a point of the laboratory. Its tokens/s, with them the share of compute, and what its
+    device did are known where the experiment names one."""
+    found = dict.fromkeys(STEPS, Figure(absent=NO_DEVICE))
     found |= of_counts(point.selected, point.demands, point.ends, "modelled")
+    found |= {part: Figure(share) for part, share in point.used.items() if part in found}
     rate: Interval | None = point.tokens_per_s
     if rate is None:
-        return found | {COMPUTE: Figure(absent="the experiment names no device: no tokens/s")}
+        return found | {COMPUTE: Figure(absent=NO_DEVICE)}
     try:
         spec = spec_of(summary)
     except BadInput as error:

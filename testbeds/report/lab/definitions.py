@@ -228,6 +228,12 @@ LAB_DEFINITIONS = (
         "tiers",
         "What each tier served, if the experiment has tiers below the arena; see below.",
     ),
+    Definition(
+        "used",
+        "used",
+        "The utilisation of each part of the device while sessions decoded, by the parts of "
+        "`offstage bottleneck`; the mean over seeds. Empty where the experiment names no device.",
+    ),
 )
 
 _BY_KEY = {entry.key: entry for entry in LAB_DEFINITIONS}

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from offstage.asic_model.parameters import read_preset
-from offstage.asic_model.twice import FLASH, PARTS, drives_used, twice
+from offstage.asic_model.twice import FLASH, PARTS, twice
 from offstage.bindings.errors import BadInput, nearest
 from offstage.testbeds.lab.results.ledger import RunTotals, totals
 from offstage.testbeds.lab.results.summary import LabSummary, PointInfo, PointSummary
@@ -26,6 +26,7 @@ from offstage.testbeds.lab.run.execute import default_jobs, execute
 from offstage.testbeds.lab.run.plan import Point, Task, points_of, steps_of, together
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.bottleneck.figures import (
+    NO_DEVICE,
     at_rate,
     figures_of_point,
     said,
@@ -46,11 +47,9 @@ from offstage.testbeds.report.page.files import read_lab_summary
 
 __all__ = ["lab_bottleneck", "point_of"]
 
-NO_DEVICE = "the experiment names no device: `lab run --device PRESET` models one"
 TIERS = "the experiment has tiers below the arena: change them in its spec"
 NO_POOL = "the experiment has no HBM pool: set tier.hbm_pool_over_k"
 FIX = "name the folder of an experiment with policies"
-UNITS = "the laboratory keeps no times of the device's units"
 IDEAL = "ideal,nvme.drives=1"
 
 
@@ -125,16 +124,14 @@ class _Again:
         return found
 
     def figures(self, base: RunTotals) -> dict[str, Figure]:
-        """Those that the sums of a re-run have: of compute, and of the drives."""
+        """Those that the sums of a re-run have: of compute, and of the parts of the device."""
         spec, seconds = self._spec, base.decoded_ns / 1e9
-        found = {name: Figure(absent=self._no_part(name) or UNITS) for name in PARTS}
+        found = {
+            name: Figure(absent=why) if (why := self._no_part(name)) else Figure(base.used[name])
+            for name in PARTS
+        }
         if seconds:
             found[COMPUTE] = at_rate(len(base.stall_ns) / seconds, spec)
-        if not spec.tier.below and seconds:
-            size = spec.block_bytes // self._point.grain(spec)
-            count = read_preset(spec.tier.device).nvme.drives.whole
-            used = drives_used(spec.tier.storage, count, base.reads, size, seconds)
-            found[FLASH] = Figure(used)
         return found
 
     def _absent(self, changed: tuple[str, ...]) -> str:

@@ -8,12 +8,12 @@ from asic_logs import recorded, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.asic_model.closed import Elsewhere
+from offstage.asic_model.closed import ClosedLoop, Elsewhere
 from offstage.asic_model.load import Work, serve
 from offstage.asic_model.parameters import names, read_preset
 from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.trace import Trace, read_trace
-from offstage.asic_model.twice import CONTROL, DEVICE, FLASH, LINK, PARTS, drives_used, twice, used
+from offstage.asic_model.twice import CONTROL, DEVICE, FLASH, LINK, PARTS, twice, used, used_since
 
 
 @pytest.fixture
@@ -102,8 +102,24 @@ def test_what_reactors_decide_is_control_and_the_rest_is_the_dpus(trace: Trace) 
     )
 
 
-def test_drives_are_used_as_far_as_their_slowest_resource() -> None:
-    """14 GB in a second are a whole link of one drive, and half of two."""
-    assert drives_used("gen5-tlc", 1, 7_000, 1_000_000, 1.0) == pytest.approx(0.5, rel=0.01)
-    assert drives_used("gen5-tlc", 2, 14_000, 1_000_000, 1.0) == pytest.approx(0.5, rel=0.01)
-    assert drives_used("gen5-tlc", 1, 100_000, 1_000_000, 1.0) == 1.0
+def test_a_chip_behind_a_seam_counts_what_its_replay_counts(trace: Trace) -> None:
+    """From the units of the chip alone, over the whole run: as `used` does with the log at hand. Of
+    the second half of the run alone no part did more than there was time for."""
+    for name in ("dpu_x86_measured", "bluefield3", "asic_7nm"):
+        preset = read_preset(name)
+        loop = ClosedLoop(trace, preset, "", 0, lambda count: None)
+        loop.run()
+        run, chip = closed_loop(trace, preset), loop.device.chip
+        demands = sum(one.demands for one in trace.fetches)
+        drive = preset.nvme.drive
+        begin, end = loop.account.span()
+        assert begin == 0
+        found = used_since(chip, preset, drive, demands, 0)
+        share = end / chip.now_ps
+        for part, value in used(run, preset, trace).items():
+            assert found[part] == pytest.approx(value * share, rel=1e-6), (name, part)
+        half = used_since(chip, preset, drive, demands, chip.now_ps // 2)
+        assert all(0 <= value <= 1 for value in half.values())
+        assert half[FLASH] < 1.5 * found[FLASH]
+        later = used_since(chip, preset, drive, demands, chip.now_ps)
+        assert set(later.values()) == {0.0}

@@ -157,6 +157,9 @@ def test_a_point_has_its_share_of_compute_where_a_device_timed_it(whole: LabSumm
     summary = msgspec.structs.replace(whole, spec=spec)
     point = msgspec.structs.replace(whole.points[0], tokens_per_s=Interval(value=50.0))
     assert figures_of_point(point, summary)[COMPUTE].value == pytest.approx(0.5)
+    assert figures_of_point(point, summary)[LINK].absent
+    timed = msgspec.structs.replace(point, used={"link": 0.4, "flash": 0.1})
+    assert figures_of_point(timed, summary)[LINK].value == 0.4
     without = msgspec.structs.replace(point, tokens_per_s=None)
     assert "no device" in figures_of_point(without, summary)[COMPUTE].absent
     other = msgspec.structs.replace(summary, spec={"names": 1})

@@ -10,6 +10,7 @@ from lab_runs import SPEC, here
 
 from offstage import __version__
 from offstage.testbeds.cli import run
+from offstage.testbeds.lab.results.summary import PointSummary
 from offstage.testbeds.report.page.files import read_lab_summary
 
 RECORD: dict[str, Any] = {"version": __version__, "closed": True, "stages": {}}
@@ -45,7 +46,7 @@ def test_a_recorded_run_is_decided_again(
     hbm = steps["HBM capacity"]
     assert hbm["figure"] is None and "summary.json" in hbm["figure_absent"]
     assert hbm["gain"] is None and "larger pool" in hbm["rerun_absent"]
-    assert found["measured_tokens_per_s"] is None
+    assert found["run_tokens_per_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -83,24 +84,42 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def point_of(folder: Path) -> PointSummary:
+    points = read_lab_summary(folder).points
+    return next(one for one in points if one.info.policy == "window+ema")
+
+
+def rate_of(folder: Path) -> float:
+    rate = point_of(folder).tokens_per_s
+    assert rate is not None
+    return rate.value
+
+
 def test_a_point_of_the_laboratory_runs_again(experiment: Path, capsys: Any) -> None:
-    """On the device that it names the unchanged re-run is the run itself, to the last digit; the
-    page then says what binds."""
+    """On the device that it names the unchanged re-run is the run itself, to the last digit, and a
+    changed one is a run of the spec with that one key changed; the page then says what binds."""
     assert here("run", "e.toml", "--out", "out", "--device", "bluefield3") == 0
     found = asked(capsys, "out", "--policy", "window+ema")
-    (point,) = [
-        one
-        for one in read_lab_summary(experiment / "out").points
-        if one.info.policy == "window+ema"
-    ]
-    assert point.tokens_per_s is not None
-    assert found["tokens_per_s"] == pytest.approx(point.tokens_per_s.value, rel=1e-12)
+    point = point_of(experiment / "out")
+    assert found["tokens_per_s"] == pytest.approx(rate_of(experiment / "out"), rel=1e-12)
     steps = by_name(found)
     assert all(one["gain"] is not None for one in steps.values())
     assert all(0 < steps[name]["figure"] < 1 for name in ("flash", "link", "DPU"))
     assert found["by_figures"] is not None
     assert {name: steps[name]["figure"] for name in point.used} == pytest.approx(point.used)
     assert steps["compute"]["figure"] == pytest.approx(0.2e-3 * found["tokens_per_s"] / 2, rel=1e-9)
+    by_hand = {
+        "HBM capacity": "tier.hbm_pool_over_k=2",
+        "arena": "tier.buffer_over_k=[4]",
+        "compute": "tier.time_per_token=100us",
+        "flash": "tier.device=bluefield3,nvme.drives=8",
+    }
+    for number, (name, change) in enumerate(by_hand.items()):
+        words = ["--device", "bluefield3"] if name != "flash" else []
+        words += ["--set", change, "--out", f"changed-{number}"]
+        assert here("run", "e.toml", *words) == 0
+        rate = rate_of(experiment / f"changed-{number}")
+        assert steps[name]["tokens_per_s"] == pytest.approx(rate, rel=1e-12), name
     assert run(["report", "out", "--bottleneck"]) == 0
     page = (experiment / "out/report.html").read_text()
     assert "Run again unchanged, policy" in page

@@ -57,10 +57,11 @@ def unchanged(found: Bottleneck) -> str:
         f"Run again unchanged, {found.subject} gives {found.tokens_per_s:,.4g} tokens/s, and a "
         f"token waits {milliseconds(found.stall_ms)} (modelled)"
     )
-    if found.measured_tokens_per_s is not None:
-        waited = found.measured_stall_ms
-        told += f"; the run itself gave {found.measured_tokens_per_s:,.4g}"
+    if found.run_tokens_per_s is not None:
+        waited = found.run_stall_ms
+        told += f"; the run itself gave {found.run_tokens_per_s:,.4g}"
         told += f", and a token waited {milliseconds(waited)}" if waited is not None else ""
+        told += f" ({found.run_provenance})"
     return f"{told}."
 
 

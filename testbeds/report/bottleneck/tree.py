@@ -123,7 +123,7 @@ class Bottleneck(msgspec.Struct, kw_only=True, frozen=True):
     decides is absent. `binds`: the step whose change gains most, or `nothing`; None: there was no
     re-run, and `rerun_absent` says why. `next`: what binds once that is changed. `tier`: of the
     steps but compute, that whose change gains most. `tokens_per_s`, `stall_ms`: of the unchanged
-    re-run; `measured_tokens_per_s`, `measured_stall_ms`: of the run itself, where it has them.
+    re-run; `run_tokens_per_s`, `run_stall_ms`: of the run itself, where it has them.
     Times of re-runs are modelled."""
 
     run: str
@@ -140,8 +140,9 @@ class Bottleneck(msgspec.Struct, kw_only=True, frozen=True):
     provenance: Literal["modelled"] = "modelled"
     tokens_per_s: float | None = None
     stall_ms: float | None = None
-    measured_tokens_per_s: float | None = None
-    measured_stall_ms: float | None = None
+    run_tokens_per_s: float | None = None
+    run_stall_ms: float | None = None
+    run_provenance: str = ""
     steps: list[Step]
     rerun_absent: str = ""
     notes: list[Note] = []

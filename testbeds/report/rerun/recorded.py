@@ -71,8 +71,9 @@ def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottle
     waits = result.stall_ms_by_token
     return msgspec.structs.replace(
         told,
-        measured_tokens_per_s=result.tokens_per_s,
-        measured_stall_ms=sum(waits) / len(waits) if waits else None,
+        run_tokens_per_s=result.tokens_per_s,
+        run_stall_ms=sum(waits) / len(waits) if waits else None,
+        run_provenance=run.provenance,
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "FLASH",
     "LINK",
     "PARTS",
+    "no_room",
     "twice",
     "used",
     "used_since",
@@ -81,6 +82,14 @@ def twice(preset: Preset, part: str) -> Preset:
     factors = dict.fromkeys(DOUBLED[part], 2.0) | dict.fromkeys(HALVED.get(part, ()), 0.5)
     has = {name: number.value for name, number in preset.numbers()}
     return preset.with_({name: has[name] * by for name, by in factors.items() if name in has})
+
+
+def no_room(preset: Preset, slot_count: int, block_bytes: int) -> str:
+    """Why the device's memory cannot hold an arena of so many slots; empty: it can. A core would be
+    cut to what fits, and a larger arena then gain nothing."""
+    if slot_count * block_bytes <= preset.arena_bytes:
+        return ""
+    return f"the memory of {preset.name} holds {preset.arena_bytes // block_bytes:,} slots at most"
 
 
 def used(run: ChipRun, preset: Preset, trace: Trace) -> dict[str, float]:

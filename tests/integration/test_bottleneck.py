@@ -9,6 +9,8 @@ from asic_logs import recorded, written
 from lab_runs import SPEC, here
 
 from offstage import __version__
+from offstage.asic_model.trace import read_trace
+from offstage.bindings.layouts import ENDS
 from offstage.testbeds.cli import run
 from offstage.testbeds.lab.results.summary import PointSummary
 from offstage.testbeds.report.page.files import read_lab_summary
@@ -43,10 +45,24 @@ def test_a_recorded_run_is_decided_again(
     )
     assert steps["flash"]["stall_ms"] < found["stall_ms"]
     assert found["next"] is not None and steps[found["next"]]["gain_then"] == found["next_gain"]
+    ends = read_trace(folder).ends
+    roomless = ends[ENDS.index("capacity")] + ends[ENDS.index("policy")]
+    assert 0 < steps["arena"]["figure"] == pytest.approx(roomless / ends.sum())
     hbm = steps["HBM capacity"]
     assert hbm["figure"] is None and "summary.json" in hbm["figure_absent"]
     assert hbm["gain"] is None and "larger pool" in hbm["rerun_absent"]
     assert found["run_tokens_per_s"] is None
+
+
+def test_an_arena_that_the_device_cannot_hold_is_no_gain_of_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A chip in the loop whose memory the arena fills: the reason stands in place of a figure."""
+    device = "bluefield3,ddr.capacity=0.004"  # 65 slots of 64 KiB in each of two channels
+    folder = written(tmp_path, recorded(), **{**RECORD, "device": device})
+    steps = by_name(asked(capsys, str(folder)))
+    assert steps["arena"]["gain"] is None and "131 slots" in steps["arena"]["rerun_absent"]
+    assert steps["flash"]["gain"] is not None
 
 
 @pytest.mark.parametrize(

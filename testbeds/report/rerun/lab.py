@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from offstage.asic_model.parameters import read_preset
-from offstage.asic_model.twice import FLASH, PARTS, twice
+from offstage.asic_model.twice import FLASH, PARTS, no_room, twice
 from offstage.bindings.errors import BadInput, nearest
 from offstage.testbeds.lab.results.ledger import RunTotals, totals
 from offstage.testbeds.lab.results.summary import LabSummary, PointInfo, PointSummary
@@ -96,7 +96,7 @@ class _Again:
             spec = msgspec.structs.replace(spec, tier=tier)
         self._device = bool(info.device)
         self._spec, self._progress, self._where = spec, progress, where
-        self._point = self._planned(info)
+        self._info, self._point = info, self._planned(info)
         self._ran: dict[tuple[str, ...], RunTotals | str] = {}
 
     def _planned(self, info: PointInfo) -> Point:
@@ -138,6 +138,11 @@ class _Again:
         """Why a change cannot be run; empty: it can."""
         if HBM in changed and not self._spec.tier.hbm_pool_over_k:
             return NO_POOL
+        if ARENA in changed and self._spec.tier.device:
+            info, preset = self._info, read_preset(self._spec.tier.device)
+            slots = info.slot_count * 2 ** changed.count(ARENA)
+            if why := no_room(preset, slots, info.block_bytes):
+                return why
         return next(filter(None, map(self._no_part, changed)), "")
 
     def _no_part(self, name: str) -> str:

@@ -20,7 +20,7 @@ from offstage.asic_model.parameters import Preset
 from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, read_trace
-from offstage.asic_model.twice import PARTS, twice, used
+from offstage.asic_model.twice import PARTS, no_room, twice, used
 from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.layouts import ENDS
 from offstage.testbeds.live.results import RunResult
@@ -93,6 +93,10 @@ class _Again:
         if HBM in changed:
             self._progress.advance(1)
             return NO_POOL
+        slots = self._trace.config.slot_count * 2 ** changed.count(ARENA)
+        if ARENA in changed and (why := no_room(self._preset, slots, self._trace.block_bytes)):
+            self._progress.advance(1)
+            return why
         try:
             run = self.run(changed)
         except BadInput as error:  # the changed device contradicts itself

@@ -68,7 +68,7 @@ def _nothing_pushed(given: Given) -> bool:
 def _holds_selections(given: Given) -> bool:
     from offstage.testbeds.workloads.requests.importer import selections_kind
 
-    said = given["trace_format"] is not None or given["time_unit"] is not None
+    said = any(given[name] is not None for name in ("trace_format", "time_unit", "block_tokens"))
     return len(given["files"]) == 1 and not said and bool(selections_kind(given["files"][0]))
 
 
@@ -169,7 +169,7 @@ IDLE = (
             _reads_as_recorded,
             "on a recorded trace: nothing is drawn",
         )
-        for verb in ("info", "import")
+        for verb in ("info", "import", "export")
     ),
     Idle(
         "trace capture",

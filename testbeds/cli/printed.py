@@ -158,6 +158,20 @@ class TraceImported(TypedDict):
     block_tokens: int | None
 
 
+class TraceExported(TypedDict):
+    """A trace in the form of a load generator; 0 sessions, or null tokens of a block: it has none.
+    `command`: the words that send its requests, with MODEL and URL to be filled in."""
+
+    file: str
+    form: str
+    name: str
+    requests: int
+    sessions: int
+    block_tokens: int | None
+    command: list[str]
+    notes: list[Note]
+
+
 class CapturedSession(TypedDict):
     """One session of a capture."""
 

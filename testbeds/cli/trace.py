@@ -1,18 +1,23 @@
 """`offstage trace`: request traces, their contents and their conversion into one format."""
 
+import contextlib
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offstage.bindings.durable import writable
-from offstage.bindings.notes import note_lines
+from offstage.bindings.notes import Note, note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 from offstage.testbeds.cli.trace_capture import capture
 from offstage.testbeds.cli.trace_generate import generate
 
 if TYPE_CHECKING:
-    from offstage.testbeds.cli.printed import TraceImported
+    from offstage.testbeds.cli.printed import TraceExported, TraceImported
+    from offstage.testbeds.progress import Progress
+    from offstage.testbeds.workloads.requests.columns import Trace
 
 __all__ = ["register"]
 
@@ -27,6 +32,12 @@ FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="on
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="only the first N requests")
 ]
+BlockTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--block-tokens", min=1, max=1 << 20, help="tokens behind one id, if not the format's"
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed for formats that are generators")]
 
 trace = typer.Typer(no_args_is_help=True, help="Request traces.")
@@ -38,6 +49,48 @@ def register(app: typer.Typer) -> None:
     trace.command()(capture)
     trace.command()(generate)
     trace.command(name="import")(import_trace)
+    trace.command(name="export")(export)
+
+
+LONG_BYTES = 64 << 20
+"""Files of fewer bytes are read without showing progress."""
+
+
+@contextlib.contextmanager
+def _shown(files: list[Path], phases: int) -> Iterator["Progress"]:
+    """The progress of a command, with the reading of the files as its first phase."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.progress import Silent
+
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    if size < LONG_BYTES:
+        yield Silent()
+        return
+    with shown(phases) as progress:
+        progress.start("read bytes", size)
+        yield progress
+
+
+def _read(
+    files: list[Path],
+    trace_format: str | None,
+    time_unit: str | None,
+    block_tokens: int | None,
+    limit: int | None,
+    seed: int,
+    progress: "Progress",
+) -> "Trace":
+    from offstage.testbeds.workloads.requests.importer import open_trace
+
+    return open_trace(
+        files,
+        trace_format,
+        limit=limit,
+        seed=seed,
+        time_unit=time_unit,
+        block_tokens=block_tokens,
+        counted=progress.advance,
+    )
 
 
 @trace.callback()
@@ -50,6 +103,7 @@ def info(
     files: FilesArgument,
     trace_format: TraceFormatOption = None,
     time_unit: TimeUnitOption = None,
+    block_tokens: BlockTokensOption = None,
     limit: LimitOption = None,
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
@@ -61,15 +115,18 @@ def info(
     runs it.
     """
     from offstage.testbeds.cli.trace_selections import described, shown_with_spec
-    from offstage.testbeds.workloads.requests.importer import open_trace, selections_kind
+    from offstage.testbeds.workloads.requests.importer import selections_kind
     from offstage.testbeds.workloads.requests.stats import render, summarise, to_dict
 
-    said = trace_format is not None or time_unit is not None
+    said = trace_format is not None or time_unit is not None or block_tokens is not None
     if len(files) == 1 and not said and (kind := selections_kind(files[0])):
         held = described(files[0], kind)
         emit(held, form, shown_with_spec(held))
         return
-    found = summarise(open_trace(files, trace_format, limit=limit, seed=seed, time_unit=time_unit))
+    with _shown(files, 2) as progress:
+        read = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
+        progress.start("figures", 1)
+        found = summarise(read)
     emit(to_dict(found), form, render(found))
 
 
@@ -80,6 +137,7 @@ def import_trace(
     ],
     trace_format: TraceFormatOption = None,
     time_unit: TimeUnitOption = None,
+    block_tokens: BlockTokensOption = None,
     limit: LimitOption = None,
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
@@ -88,10 +146,12 @@ def import_trace(
 
     Several files only where a format has one per session.
     """
-    from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
+    from offstage.testbeds.workloads.requests.importer import write_trace
 
-    trace = open_trace(files, trace_format, limit=limit, seed=seed, time_unit=time_unit)
-    write_trace(trace, out)
+    with _shown(files, 2) as progress:
+        trace = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
+        progress.start("write", 1)
+        write_trace(trace, out)
     origin = trace.origin
     sessions = len(trace.session_names) if trace.has_sessions else 0
     done: TraceImported = {
@@ -109,3 +169,46 @@ def import_trace(
     blocks = f"blocks of {trace.block_tokens} tokens" if trace.block_tokens else "no blocks"
     text = f"{out}: {len(trace):,} requests of {origin.name} ({origin.format}), {held}, {blocks}"
     emit(done, form, "\n".join([text, *note_lines(trace.notes)]))
+
+
+def export(
+    files: FilesArgument,
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORM", help="mooncake, aiperf or vllm: who reads it")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", callback=writable, help="where to write it")
+    ],
+    trace_format: TraceFormatOption = None,
+    time_unit: TimeUnitOption = None,
+    block_tokens: BlockTokensOption = None,
+    limit: LimitOption = None,
+    seed: SeedOption = 1,
+    form: FormatOption = Format.text,
+) -> None:
+    """Write a trace as a load generator reads it, so that a live run gets a lab run's requests.
+
+    mooncake: as published, in blocks of 512 tokens. aiperf: with sessions and delays. vllm: for
+    `vllm bench serve`. Prints the command that sends them.
+    """
+    from offstage.testbeds.workloads.requests.exporter import export_trace
+
+    with _shown(files, 2) as progress:
+        trace = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
+        done = export_trace(trace, out, to, progress)
+    notes = [*trace.notes, *(Note("trace", text) for text in done.notes)]
+    exported: TraceExported = {
+        "file": str(out),
+        "form": to,
+        "name": trace.origin.name,
+        "requests": done.requests,
+        "sessions": done.sessions,
+        "block_tokens": done.block_tokens,
+        "command": list(done.command),
+        "notes": notes,
+    }
+    held = f"{done.sessions:,} sessions" if done.sessions else "no sessions"
+    blocks = f"blocks of {done.block_tokens} tokens" if done.block_tokens else "no blocks"
+    text = f"{out}: {done.requests:,} requests of {trace.origin.name} for {to}, {held}, {blocks}"
+    told = "\n".join([text, *note_lines(notes)])
+    emit(exported, form, f"{told}\n\nsent by:\n  {shlex.join(done.command)}")

@@ -53,7 +53,7 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "input_length": 2048,
             "output_length": 1,
             "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at],
-            "delay": 7,
+            "type": "chat",
         }
         for at in range(100)
     ]
@@ -72,7 +72,7 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["requests"] == 100 and found["asked"] == 400 and found["wrong"] == 0
     assert found["faults"] and found["verdicts_met"] is True
     (note,) = found["notes"]
-    assert "delay (100 times)" in note["what"]
+    assert "type (100 times)" in note["what"]
     assert note["what"] in (tmp_path / "page.html").read_text()
     assert found["compression"] == pytest.approx(198 / float(str(found["seconds"])))
 

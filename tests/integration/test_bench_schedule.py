@@ -23,7 +23,7 @@ def save(path: Path, count: int) -> Path:
             "input_length": 2048,
             "output_length": 1,
             "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at],
-            "delay": 7,
+            "type": "chat",
         }
         for at in range(count)
     ]
@@ -61,7 +61,7 @@ def test_hosts_keep_what_the_laboratory_says(
     )
     found = checked("bench schedule", capsys.readouterr().out)
     assert found["verdicts_met"] is True and [one["schedule"] for one in found["arms"]] == KINDS * 2
-    assert "delay (60 times)" in found["notes"][0]["what"]
+    assert "type (60 times)" in found["notes"][0]["what"]
     for arm in found["arms"]:
         if arm["schedule"] == "round-robin":
             assert arm["live"]["pool_hit"] == arm["lab"]["pool_hit"] > 0

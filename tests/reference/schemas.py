@@ -204,6 +204,7 @@ def of_experiments() -> dict[str, Kinds]:
         "report": (p.PageMade, p.FiguresMade, p.Differences),
         "results": (p.ResultsListed,),
         "trace capture": (p.TraceCaptured,),
+        "trace export": (p.TraceExported,),
         "trace generate": (generated, Explained),
         "trace import": (p.TraceImported,),
         "trace info": (info, Described),

@@ -19,6 +19,7 @@ BASE = {
     "compare": (["run", "--quick"],),
     "trace info": (["../selections.jsonl"], [TRACE]),
     "trace import": ([TRACE, "--out", "o"],),
+    "trace export": ([TRACE, "--out", "o", "--to", "vllm"],),
     "bench codec": ([],),
     "lab pod": (["--cluster", "tcp://127.0.0.1:9"],),
     "asic sweep": (["s.toml", "--cluster", "tcp://127.0.0.1:9"],),

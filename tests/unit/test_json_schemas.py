@@ -39,6 +39,7 @@ ASKED = {
     "testbed list": (),
     f"trace info {TRACE}": (),
     f"trace import {TRACE} --out trace.jsonl": (),
+    f"trace export {TRACE} --to vllm --out vllm.jsonl": (),
     "trace generate --out drawn.parquet --layers 2 --context-tokens 640 --steps 3": (),
 }
 """Words of a command, and the exit codes that it may have; none: 0."""

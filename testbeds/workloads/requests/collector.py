@@ -39,7 +39,7 @@ class Columns:
     def __init__(self, block_tokens: int | None, *, ordered: bool) -> None:
         self.block_tokens = block_tokens
         self._ordered = ordered
-        self._arrival_s, self._think_s = array("d"), array("d")
+        self._arrival_s, self._think_s, self._follows = array("d"), array("d"), array("b")
         self._input, self._output = array("q"), array("q")
         self._session, self._run_total = array("q"), array("q", [0])
         self._first, self._count = array("Q"), array("q")
@@ -59,6 +59,7 @@ class Columns:
         *,
         session: str | None = None,
         think_s: float | None = None,
+        follows: bool = False,
     ) -> None:
         """Add one request; `runs` are (first id, number of ids). Raises BadInput, see above."""
         if len(self) >= REQUESTS_MAX:
@@ -99,7 +100,12 @@ class Columns:
                 "take the first requests, with a limit",
             )
         self._arrival_s.append(arrival_s)
+        if think_s is not None and not 0 <= think_s < _ARRIVAL_S_MAX:
+            raise BadInput(f"a delay of {think_s} s", where, "give 0 s or more")
+        if follows and session not in self._numbers:
+            raise BadInput("follows a turn, and is its session's first", where, "give its arrival")
         self._think_s.append(math.nan if think_s is None else think_s)
+        self._follows.append(follows)
         self._input.append(input_tokens)
         self._output.append(output_tokens)
         self._run_total.append(len(self._first))
@@ -125,6 +131,7 @@ class Columns:
             block_tokens=self.block_tokens,
             arrival_s=np.array(self._arrival_s, np.float64),
             think_s=np.array(self._think_s, np.float64),
+            follows=np.array(self._follows, np.bool_),
             session=np.array(self._session, np.int64),
             session_names=tuple(self._numbers),
             input_tokens=np.array(self._input, np.int64),

@@ -42,7 +42,9 @@ class Trace:
     """Requests in order of arrival.
 
     arrival_s, think_s: float64 `[requests]`; `think_s`, the client's time before the request, is
-        NaN where not known. session: int64 `[requests]`, -1 without one, else an index of
+        NaN where not known. follows: bool `[requests]`: no arrival is recorded; the request begins
+        `think_s` after the end of its session's turn before, and `arrival_s` is the earliest time,
+        as if earlier turns took none. session: int64 `[requests]`, -1 without one, else an index of
         `session_names`. input_tokens, output_tokens: int64 `[requests]`.
     Request r has the runs `offsets[r]` to `offsets[r + 1]` (int64 `[requests + 1]`); run i is the
         ids `run_first[i]` (uint64) and `run_count[i] - 1` more (int64). No runs and
@@ -53,6 +55,7 @@ class Trace:
     block_tokens: int | None
     arrival_s: Float64Array
     think_s: Float64Array
+    follows: npt.NDArray[np.bool_]
     session: Int64Array
     session_names: tuple[str, ...]
     input_tokens: Int64Array
@@ -188,7 +191,7 @@ class Trace:
         counts = ends - starts
         inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         runs = np.repeat(starts, counts) + inside
-        columns = ("arrival_s", "think_s", "session", "input_tokens", "output_tokens")
+        columns = ("arrival_s", "think_s", "follows", "session", "input_tokens", "output_tokens")
         return replace(
             self,
             **{name: getattr(self, name)[indices] for name in columns},

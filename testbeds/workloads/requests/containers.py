@@ -134,13 +134,18 @@ class _Stream(io.RawIOBase):
 
 
 @contextmanager
-def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
+def opened(
+    path: Path,
+    where: Callable[[], str] | None = None,
+    counted: Callable[[int], None] | None = None,
+) -> Iterator[IO[bytes]]:
     """The bytes of the trace in a file, unpacked and without a byte-order mark.
 
-    `where` gives the reader's position, for the message.
+    `where` gives the reader's position, for the message; `counted` gets the number of bytes of each
+    read from disk.
     """
     with ExitStack() as held:
-        file = _layers(path, where or (lambda: str(path)), held)
+        file = _layers(path, where or (lambda: str(path)), held, counted)
         if _is_tar(file):
             file = _only_member(path, where or (lambda: str(path)), held)
         begin = file.peek(len(_BOM))
@@ -235,11 +240,29 @@ def _begun(pipe: IO[bytes], path: Path) -> bytes:
     return b""
 
 
-def _layers(path: Path, where: Callable[[], str], held: ExitStack) -> "io.BufferedReader[Any]":
+class _Counted(io.FileIO):
+    """A file that reports the number of bytes of each read."""
+
+    counted: Callable[[int], None] | None = None
+
+    def readinto(self, into: Any) -> int | None:
+        count = super().readinto(into)
+        if self.counted and count:
+            self.counted(count)
+        return count
+
+
+def _layers(
+    path: Path,
+    where: Callable[[], str],
+    held: ExitStack,
+    counted: Callable[[int], None] | None = None,
+) -> "io.BufferedReader[Any]":
     """The file with all layers of compression removed."""
     real = on_disk(path)
     try:
-        raw = held.enter_context(real.open("rb", buffering=0))
+        raw = held.enter_context(_Counted(real, "rb"))
+        raw.counted = counted
         file: io.BufferedReader[Any] = io.BufferedReader(cast(io.RawIOBase, raw), _BUFFER_BYTES)
         begin = file.peek(512)
     except OSError as error:

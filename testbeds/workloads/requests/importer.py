@@ -4,7 +4,7 @@ The registry is `FORMATS`. The format is detected from the content, never from t
 a user can override it. Every error is a `BadInput`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.containers import holds_rates, opened
 from offstage.testbeds.workloads.requests.formats import (
     azure,
+    burstgpt,
     hashed,
     lmcache,
     mooncake,
     offstage,
+    qwen,
     servegen,
     weka,
 )
@@ -33,11 +35,13 @@ FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         offstage.FORMAT,
+        qwen.FORMAT,
         mooncake.FORMAT,
         weka.FORMAT,
         lmcache.FORMAT,
         hashed.SHAREGPT,
         azure.FORMAT,
+        burstgpt.FORMAT,
         servegen.FORMAT,
     )
 }
@@ -50,14 +54,16 @@ def open_trace(
     limit: int | None = None,
     seed: int = 1,
     time_unit: str | None = None,
+    block_tokens: int | None = None,
+    counted: Callable[[int], None] | None = None,
 ) -> Trace:
     """The trace in these files; several only for a format with a file per session.
 
     `format`: a name of `FORMATS`, `servegen:FOLDER` for one part of such an archive, None to detect
     it from the first file. `limit`: only the first requests by arrival. `seed`: for formats that
     are generators. `time_unit`: s, ms, us or ns, if its times are not in the format's unit; without
-    it, a note warns of implausible times. Raises BadInput, with file and line where there
-    is one.
+    it, a note warns of implausible times. `block_tokens`: tokens of one id, if not the format's.
+    `counted` gets the bytes of each read. BadInput names file and line.
     """
     given = [path] if isinstance(path, str | Path) else list(path)
     paths = tuple(Path(one) for one in given)
@@ -74,16 +80,37 @@ def open_trace(
             "--time-unit",
             f"give one of {', '.join(PER_SECOND)}" if found.time_unit else "leave it out",
         )
-    source = Source(paths, limit, seed, part, time_unit)
+    if block_tokens is not None and not found.block_tokens:
+        raise BadInput(
+            f"blocks of {block_tokens:,} tokens, and format {found.name} leaves no choice",
+            "--block-tokens",
+            "leave it out",
+        )
+    source = Source(paths, limit, seed, part, time_unit, block_tokens, counted)
     trace = found.read(source)
     notes = trace.origin.notes
+    if (
+        trace.block_tokens is None
+        and (unknown := _UNKNOWN.format(trace.origin.format)) not in notes
+    ):
+        notes = (*notes, unknown)
     if unread := str(source.unread):
-        notes = (*notes, f"keys that format {found.name} does not read have no effect: {unread}")
+        called = source.unread.called
+        notes = (
+            *notes,
+            f"{called} that format {found.name} does not read have no effect: {unread}",
+        )
     if time_unit and time_unit != found.time_unit:
         notes = (*notes, f"times read as {time_unit}; format {found.name} has {found.time_unit}")
+    if block_tokens and block_tokens != found.block_tokens:
+        held = found.block_tokens
+        notes = (*notes, f"blocks read as {block_tokens:,} tokens; format {found.name} has {held}")
     if not time_unit and (note := _implausible(trace, found.time_unit)):
         notes = (*notes, note)
     return replace(trace, origin=replace(trace.origin, notes=notes))
+
+
+_UNKNOWN = "format {} names no blocks: what prompts share is not known, and no reuse is assumed"
 
 
 def format_of(path: Path, format: str | None) -> Format:

@@ -5,7 +5,7 @@ and the line, because a trace is user input; nothing is skipped or repaired sile
 missing request changes every hit rate after it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -57,8 +57,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return max(0, min(self.trace_block_tokens, left))
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, raw line with its end) of a file, packed or not.
+def lines(path: Path, counted: Callable[[int], None] | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number from 1, raw line with its end) of a file, packed or not; `counted` gets
+    the number of bytes of each read from disk.
 
     Raises BadInput as `opened` does, and for an endless line.
     """
@@ -67,7 +68,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     def where() -> str:
         return f"{path}:{number + 1}"
 
-    with opened(path, where) as file:
+    with opened(path, where, counted) as file:
         while raw := file.readline(LINE_BYTES_MAX + 1):
             number += 1
             if len(raw) > LINE_BYTES_MAX:
@@ -80,11 +81,12 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class Unread:
-    """Keys of a trace's objects that its reader does not use, with their counts: they have no
-    effect, and a note says so."""
+    """Keys of a trace's objects, or columns of its table, that its reader does not use, with their
+    counts: they have no effect, and a note says so."""
 
     def __init__(self) -> None:
         self.times: dict[str, int] = {}
+        self.called = "keys"
 
     def count(self, raw: bytes | msgspec.Raw, kind: Any) -> None:
         """Count the unused keys of one object that `kind` was read from, nested ones included."""

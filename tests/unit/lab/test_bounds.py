@@ -27,7 +27,7 @@ from offstage.bindings.bounds import (
     compulsory,
 )
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.formats.mooncake import iterate
+from offstage.testbeds.workloads.requests.importer import open_trace
 
 ORACLE = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 TRACES = {
@@ -285,7 +285,7 @@ def test_bypass_keeps_what_is_needed_soonest(ids: list[int], slots: int) -> None
 def accesses(path: Path) -> npt.NDArray[np.int64]:
     """Return the block ids of a trace, in order of request."""
     if TRACES[path.name] == "hash_ids":
-        return np.array([block for one in list(iterate(path)) for block in one.block_ids], np.int64)
+        return np.array([b for one in open_trace(path).requests() for b in one.block_ids], np.int64)
     ids: list[npt.NDArray[np.int64]] = []
     with gzip.open(path, "rt") as lines:
         for line in lines:

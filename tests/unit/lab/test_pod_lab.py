@@ -353,7 +353,7 @@ def test_the_command_writes_page_table_and_summary(
 def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unused keys of the trace are noted, and seeds if there is only one daemon."""
     trace = tmp_path / "t.jsonl"
-    trace.write_text(TINY.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
+    trace.write_text(TINY.read_text().replace('{"timestamp"', '{"type": 1, "timestamp"'))
     words = (
         "--trace",
         str(trace),
@@ -373,7 +373,7 @@ def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     for daemons, codes in (("1", ["trace", "seeds-unused"]), ("4", ["trace"])):
         assert command(["lab", "pod", *words, "--daemons", daemons]) == 0
         told = checked("lab pod", capsys.readouterr().out)["notes"]
-        assert [one["code"] for one in told] == codes and "delay (" in told[0]["what"]
+        assert [one["code"] for one in told] == codes and "type (" in told[0]["what"]
         assert (
             "do not read" not in told[0]["what"]
             and told[0]["what"] in (tmp_path / "o/report.html").read_text()

@@ -34,6 +34,11 @@ GOOD: dict[str, str] = {
     "offstage": '{"offstage_trace": 1, "name": "a", "format": "mooncake", "requests": 1, '
     '"block_tokens": 64}\n{"t": 0, "in": 10, "out": 1, "runs": [[1, 1]]}',
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,10,1",
+    "qwen": '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0, "input_length": 10, '
+    '"output_length": 1, "hash_ids": [1]}',
+    "burstgpt": "Timestamp,Request tokens,Response tokens\n0.5,10,1",
+    "mooncake session": '{"session_id": "a", "timestamp": 0, "input_length": 10, '
+    '"output_length": 1, "hash_ids": [1]}',
 }
 """A trace of each format with one request: 0 s, 10 tokens in, 1 out."""
 
@@ -59,7 +64,7 @@ LENGTHS = (
     "\u0661\u0660",
     "10" + "0" * 5000,
 )
-PLACES = {"length": (": 10,", ",10,", ': "abc",'), "time": (": 0,", "2023-11-16 18:15:46.5")}
+PLACES = {"length": (": 10,", ",10,", ': "abc",'), "time": (": 0,", "2023-11-16 18:15:46.5", "0.5")}
 
 
 def with_value(name: str, place: str, value: str) -> str:

@@ -63,28 +63,34 @@ MOONCAKE = {"timestamp": 5, "input_length": 1024, "output_length": 7, "hash_ids"
 CALL = {"timestamp": 5_000_000, "input": "x" * 300, "output": "y", "session_id": "s"}
 ASKED = {"t": 0.0, "in": 64, "out": 5, "hash_ids": [1]}
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "mooncake": [MOONCAKE | {"session_id": "a", "delay": 3}, MOONCAKE | {"chat_id": 7, "delay": 1}],
-    "sharegpt": [HASHED | {"delay": 3, "chat_id": 1}, HASHED | {"delay": 1, "session_id": "a"}],
-    "lmcache": [CALL | {"delay": 3, "chat_id": 1}, CALL | {"delay": 1, "turn": [{"a": [1]}]}],
+    "mooncake": [
+        MOONCAKE | {"group_id": "a", "priority": 3},
+        MOONCAKE | {"chat_id": 7, "priority": 1},
+    ],
+    "sharegpt": [
+        HASHED | {"priority": 3, "chat_id": 1},
+        HASHED | {"priority": 1, "session_id": "a"},
+    ],
+    "lmcache": [CALL | {"priority": 3, "chat_id": 1}, CALL | {"priority": 1, "turn": [{"a": [1]}]}],
     "weka": [
         {
             "id": "a",
             "block_size": 64,
             "chat_id": 2,
             "requests": [
-                ASKED | {"delay": 1},
-                {"t": 1.0, "requests": [ASKED | {"delay": 2, "model": "m"}]},
+                ASKED | {"priority": 1},
+                {"t": 1.0, "requests": [ASKED | {"priority": 2, "model": "m"}]},
             ],
         }
     ],
     "offstage": [
         {"offstage_trace": 1, "name": "n", "format": "f", "requests": 2, "chat_id": 3},
-        {"t": 0, "in": 64, "out": 1, "delay": 4},
-        {"t": 1, "in": 64, "out": 1, "delay": 5, "x": 0},
+        {"t": 0, "in": 64, "out": 1, "priority": 4},
+        {"t": 1, "in": 64, "out": 1, "priority": 5, "x": 0},
     ],
 }
 UNREAD = {
-    "mooncake": ("chat_id", "session_id"),
+    "mooncake": ("chat_id", "group_id"),
     "sharegpt": ("chat_id", "session_id"),
     "lmcache": ("chat_id", "turn"),
     "weka": ("chat_id", "model"),
@@ -105,7 +111,7 @@ def test_keys_that_a_format_does_not_read_are_named_with_their_counts(
     trace = open_trace(written(tmp_path / "t", ROWS[name]))
     assert trace.origin.format == name or name == "offstage"
     rest = ", ".join(f"{key} (once)" for key in UNREAD[name])
-    told = f"keys that format {name} does not read have no effect: delay (2 times), {rest}"
+    told = f"keys that format {name} does not read have no effect: priority (2 times), {rest}"
     assert told in trace.origin.notes
     write_trace(trace, tmp_path / "o")
     assert told in [note.what for note in open_trace(tmp_path / "o").notes]

@@ -7,7 +7,7 @@ the keys that it does not read.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,14 @@ from typing import Any
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.containers import on_disk
-from offstage.testbeds.workloads.requests.trace import Unread
+from offstage.testbeds.workloads.requests.trace import Unread, lines
 
-__all__ = ["PER_SECOND", "Format", "Head", "Source"]
+__all__ = ["PER_SECOND", "Format", "Head", "Source", "numbered"]
+
+
+def numbered(count: int, noun: str) -> str:
+    """A number of things in a note: "1 turn", "2,000 turns"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,9 @@ class Source:
 
     limit: the maximum number of requests, in order of arrival. seed: for formats that are
     generators. part: the part of a file with several, after a colon in the name of the format.
-    time_unit: the unit of the times, if the user overrides the format's. unread: counts the keys
-    that the reader does not use.
+    time_unit, block_tokens: the unit of the times and the tokens of a block, if the user overrides
+    the format's. counted gets the bytes of each read. unread: counts the keys that the reader
+    does not use.
     """
 
     paths: tuple[Path, ...]
@@ -49,6 +55,8 @@ class Source:
     seed: int = 1
     part: str = ""
     time_unit: str | None = None
+    block_tokens: int | None = None
+    counted: Callable[[int], None] | None = None
     unread: Unread = field(default_factory=Unread)
 
     @property
@@ -65,6 +73,11 @@ class Source:
     def per_second(self, own: str) -> float:
         """One second in the trace's time unit; `own` is the format's default."""
         return PER_SECOND[self.time_unit or own]
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Place and raw bytes of each line of the only file."""
+        path = self.path
+        return ((f"{path}:{number}", raw) for number, raw in lines(path, self.counted))
 
     def full(self, count: int) -> bool:
         """Whether the limit is reached with `count` requests."""
@@ -85,7 +98,8 @@ class Source:
 @dataclass(frozen=True)
 class Format:
     """One format. `licence`: that of its data set, as far as known; `time_unit`: the unit of its
-    times, empty where they are not numbers; `drawn`: requests are drawn from a seed."""
+    times, empty where they are not numbers; `drawn`: requests are drawn from a seed;
+    `block_tokens`: tokens of a block unless the user says otherwise, 0 where that is no choice."""
 
     name: str
     about: str
@@ -94,3 +108,4 @@ class Format:
     read: Callable[[Source], Trace]
     time_unit: str = ""
     drawn: bool = False
+    block_tokens: int = 0

@@ -14,7 +14,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.collector import Columns
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.trace import decoded, lines
+from offstage.testbeds.workloads.requests.trace import decoded
 
 __all__ = ["LMCACHE_BLOCK_TOKENS", "SHAREGPT", "read_hashed"]
 
@@ -43,8 +43,7 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
     path = source.path
     with_sessions: bool | None = None
     per_s = source.per_second("ms")
-    for number, raw in lines(path):
-        where = f"{path}:{number}"
+    for where, raw in source.lines():
         row = decoded(decoder, raw, where, _EXPECTED, source.unread)
         if with_sessions is None:
             with_sessions = row.session is not None
@@ -72,7 +71,7 @@ def _knows(head: Head) -> bool:
 
 
 def _read(source: Source) -> Trace:
-    return read_hashed(source, SHAREGPT, SHAREGPT_BLOCK_TOKENS)
+    return read_hashed(source, SHAREGPT, source.block_tokens or SHAREGPT_BLOCK_TOKENS)
 
 
 SHAREGPT = Format(
@@ -82,4 +81,5 @@ SHAREGPT = Format(
     _knows,
     _read,
     "ms",
+    block_tokens=SHAREGPT_BLOCK_TOKENS,
 )

@@ -80,7 +80,7 @@ def _read(source: Source) -> Trace:
     calls = [
         (where, *_without_text(decoded(decoder, raw, where, _EXPECTED, source.unread)))
         for path in source.paths
-        for number, raw in lines(path)
+        for number, raw in lines(path, source.counted)
         for where in [f"{path}:{number}"]
     ]
     if not calls:

@@ -1,9 +1,9 @@
 """Our own form of any trace: a header line, then one request a line; what `trace import` writes.
 
 `{"offstage_trace": 1, "name", "format", "licence", "sha256", "notes", "block_tokens", "requests"}`,
-then `{"t": s, "in": tokens, "out": tokens, "runs": [[id, n], ...], "s": session, "think": s}`, in
-order of arrival; empty `runs`, `s` and `think` are left out. The number of requests in the header
-distinguishes a complete file from one that was cut at the end of a line.
+then `{"t": s, "in": tokens, "out": tokens, "runs": [[id, n], ...], "s": session, "think": s,
+"follows": bool}`, in order of arrival; what is empty or false is left out. The number of requests
+in the header distinguishes a complete file from one that was cut at the end of a line.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.collector import Columns
 from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.trace import decoded, lines
+from offstage.testbeds.workloads.requests.trace import decoded
 
 __all__ = ["FORMAT", "VERSION", "write"]
 
@@ -47,6 +47,7 @@ class _Row(msgspec.Struct, gc=False, omit_defaults=True):
     runs: list[tuple[_Count, _Count]] = msgspec.field(default_factory=list)
     session: str | None = msgspec.field(name="s", default=None)
     think: float | None = None
+    follows: bool = False
 
 
 def _knows(head: Head) -> bool:
@@ -59,8 +60,7 @@ def _read(source: Source) -> Trace:
     header: _Header | None = None
     per_s = source.per_second("s")
     columns = Columns(None, ordered=True)
-    for number, raw in lines(path):
-        where = f"{path}:{number}"
+    for where, raw in source.lines():
         if header is None:
             header = decoded(msgspec.json.Decoder(_Header), raw, where, _EXPECTED, source.unread)
             if header.offstage_trace != VERSION:
@@ -82,6 +82,7 @@ def _read(source: Source) -> Trace:
             row.runs,
             session=row.session,
             think_s=None if row.think is None else row.think / per_s,
+            follows=row.follows,
         )
         if source.full(len(columns)):
             break
@@ -145,6 +146,7 @@ def _rows(trace: Trace) -> Any:
             list(zip(first[span], count[span], strict=True)),
             trace.session_names[session] if session >= 0 else None,
             thinks[index],
+            bool(trace.follows[index]),
         )
 
 

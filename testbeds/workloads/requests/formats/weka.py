@@ -68,7 +68,7 @@ def _sessions(source: Source) -> Iterator[tuple[str, _Session]]:
                 whole = first + file.read(FILE_BYTES_MAX)
                 yield str(path), decoded(decoder, whole, str(path), _EXPECTED, source.unread)
                 continue
-        for number, raw in lines(path):
+        for number, raw in lines(path, source.counted):
             where = f"{path}:{number}"
             yield where, decoded(decoder, raw, where, _EXPECTED, source.unread)
 

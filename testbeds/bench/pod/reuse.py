@@ -11,6 +11,7 @@ the tier, of the first arm. All other arms test the prediction.
 One thread routes and owns the rows; hosts are threads that report lookups and completions.
 """
 
+import heapq
 import sys
 import threading
 import time
@@ -36,8 +37,8 @@ from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, 
 from offstage.testbeds.bench.pod.run import live_pod
 from offstage.testbeds.bench.rows import BenchResult
 from offstage.testbeds.lab.pod.point_figures import Served, served
-from offstage.testbeds.lab.pod.requests import Requests, requests_of, trace_notes
-from offstage.testbeds.lab.pod.router import Router, Taken
+from offstage.testbeds.lab.pod.requests import Requests, requests_of, scaled, trace_notes
+from offstage.testbeds.lab.pod.router import Later, Router, Taken
 from offstage.testbeds.lab.pod.run import simulate
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.progress import Progress
@@ -382,11 +383,7 @@ def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
 def _faster(asked: Requests, rate: float) -> Requests:
     """The requests with their times divided by a factor; answers take no time, since nothing
     decodes."""
-    return replace(
-        asked,
-        arrival_ns=np.round(asked.arrival_ns / rate).astype(np.int64),
-        output_tokens=np.zeros_like(asked.output_tokens),
-    )
+    return replace(scaled(asked, rate), output_tokens=np.zeros_like(asked.output_tokens))
 
 
 class _LiveArm:
@@ -411,6 +408,8 @@ class _LiveArm:
         self._ahead = np.zeros(len(hosts), np.int64)
         """Tokens that each host has still to compute; for those not looked up yet, all but the
         kept ones."""
+        self._come: list[Later] = []
+        """A heap of the requests that arrive at a known time."""
         self._left: dict[int, int] = {}
 
     def run(self, progress: Progress) -> None:
@@ -421,16 +420,17 @@ class _LiveArm:
         ]
         for thread in threads:
             thread.start()
-        begun_ns, arrivals = time.monotonic_ns(), self._requests.arrival_ns.tolist()
-        come = 0
-        while (come < len(arrivals) or not self.router.idle) and not self._board.broken:
+        arrival_ns = self._requests.arrival_ns
+        self._come = [Later(int(arrival_ns[one]), one) for one in self.router.come]
+        heapq.heapify(self._come)
+        begun_ns = time.monotonic_ns()
+        while (self._come or not self.router.idle) and not self._board.broken:
             now_ns = time.monotonic_ns() - begun_ns
-            while come < len(arrivals) and arrivals[come] <= now_ns:
-                self.router.arrived(come)
-                come += 1
+            while self._come and self._come[0].at_ns <= now_ns:
+                self._later(self.router.arrived(heapq.heappop(self._come).request))
             while (taken := self.router.begin(now_ns, self._ahead)) is not None:
                 self._give(taken)
-            wait_s = (arrivals[come] - now_ns) / 1e9 if come < len(arrivals) else LOOK_S
+            wait_s = (self._come[0].at_ns - now_ns) / 1e9 if self._come else LOOK_S
             try:
                 said = self._told.get(timeout=max(0.0, min(wait_s, LOOK_S)))
             except Empty:
@@ -467,5 +467,9 @@ class _LiveArm:
             return
         row["first_ns"] = now_ns
         self._ahead[row["host"]] -= self._left.pop(said.request)
-        self.router.ended(said.request, now_ns)
+        self._later(self.router.ended(said.request, now_ns))
         progress.advance(1)
+
+    def _later(self, turn: Later | None) -> None:
+        if turn is not None:
+            heapq.heappush(self._come, turn)

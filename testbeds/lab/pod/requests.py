@@ -4,7 +4,7 @@ A block's number identifies all tokens up to its end, so two requests with equal
 prefix. Times are integers in ns. The same spec and seed give the same requests.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["Requests", "requests_of", "trace_notes"]
+__all__ = ["Requests", "requests_of", "scaled", "trace_notes"]
 
 I64 = NDArray[np.int64]
 SPREAD = 0.1
@@ -37,6 +37,14 @@ class Requests:
     offsets: I64
     blocks: NDArray[np.uint32]
     block_count: int
+    think_ns: I64 | None = None
+    """Of a turn without an arrival of its own: its delay after the end of the turn before; else -1.
+    None: there is no such turn, `arrival_ns` of which would be the earliest."""
+
+    @property
+    def follows(self) -> NDArray[np.bool_]:
+        """Turns without an arrival of their own."""
+        return np.zeros(len(self), np.bool_) if self.think_ns is None else self.think_ns >= 0
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -50,7 +58,7 @@ def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
     """The requests of one pod: the trace once per tenant; tenants share no blocks."""
     given = spec.trace, spec.requests, spec.time_unit
     one = _traced(*given) if spec.trace else _generated(spec, seed)
-    one = _scaled(one, spec.rate)
+    one = scaled(one, spec.rate)
     return one if tenants == 1 else _repeated(one, tenants, seed)
 
 
@@ -84,7 +92,15 @@ def _traced(path: str, count: int, time_unit: str) -> Requests:
         offsets=np.r_[0, np.cumsum(sizes)].astype(np.int64),
         blocks=np.array(blocks, np.uint32),
         block_count=len(numbers),
+        think_ns=_think_ns(trace),
     )
+
+
+def _think_ns(trace: Trace) -> I64 | None:
+    if not trace.follows.any():
+        return None
+    delay_ns = np.round(np.nan_to_num(trace.think_s) * 1e9).astype(np.int64)
+    return np.where(trace.follows, delay_ns, -1)
 
 
 def _generated(spec: PodSpec, seed: int) -> Requests:
@@ -123,17 +139,13 @@ def _generated(spec: PodSpec, seed: int) -> Requests:
     )
 
 
-def _scaled(one: Requests, rate: float) -> Requests:
+def scaled(one: Requests, rate: float) -> Requests:
+    """The requests with their times divided by a factor."""
+    think_ns = one.think_ns
+    if think_ns is not None:
+        think_ns = np.where(think_ns < 0, -1, np.round(think_ns / rate).astype(np.int64))
     arrival_ns = np.round(one.arrival_ns / rate).astype(np.int64)
-    return Requests(
-        arrival_ns,
-        one.input_tokens,
-        one.output_tokens,
-        one.session,
-        one.offsets,
-        one.blocks,
-        one.block_count,
-    )
+    return replace(one, arrival_ns=arrival_ns, think_ns=think_ns)
 
 
 def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
@@ -163,4 +175,5 @@ def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
         np.r_[0, np.cumsum(counts)].astype(np.int64),
         blocks,
         one.block_count * tenants,
+        None if one.think_ns is None else one.think_ns[request],
     )

@@ -1,13 +1,15 @@
 """Route a pod's requests to its hosts: the waiting queue, the choice of a host, and HBM contents.
 
 A pod in virtual time and a live one (`offstage bench schedule`) share this code: it has neither a
-clock nor a tier. A turn of a session arrives no earlier than the previous answer. A host keeps its
-most recently used blocks; a request's blocks count from its assignment to the host, because a host
-computes in order. Belongs to one thread; the caller passes the time.
+clock nor a tier. A turn of a session arrives no earlier than the previous answer, and one without
+an arrival of its own its delay after that; such a turn is returned to the caller, who lets it
+arrive. A host keeps its most recently used blocks; a request's blocks count from its assignment to
+the host, because a host computes in order. Belongs to one thread; the caller passes the time.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from offstage.host.decode.schedule import Rule, begin_next
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["ROW", "Router", "Taken"]
+__all__ = ["ROW", "Later", "Router", "Taken"]
 
 ROW = np.dtype(
     [
@@ -47,6 +49,13 @@ class Taken:
     kept: int
 
 
+class Later(NamedTuple):
+    """A turn that the caller must let arrive at a time."""
+
+    at_ns: int
+    request: int
+
+
 class Router:
     """`rows`: the result of each request, `ROW` `[requests]`; `active`: requests on each host."""
 
@@ -72,25 +81,39 @@ class Router:
         self._busy: set[int] = set()
         """Sessions with a request that waits or runs."""
         self._held_back: dict[int, list[int]] = defaultdict(list)
+        self._follows = requests.follows
+        self._released: set[int] = set()
+        """Turns that were returned to the caller, and did not arrive yet."""
+        for request in np.flatnonzero(self._follows).tolist():
+            self._held_back[int(requests.session[request])].append(request)
+
+    @property
+    def come(self) -> list[int]:
+        """The requests with an arrival of their own, in order: the caller lets them arrive."""
+        found: list[int] = np.flatnonzero(~self._follows).tolist()
+        return found
 
     @property
     def idle(self) -> bool:
         """No request waits or runs."""
         return not self._waiting and not self.active.any()
 
-    def arrived(self, request: int) -> None:
-        """Queue the request, hold it until its session's previous turn ends, or refuse it."""
+    def arrived(self, request: int) -> Later | None:
+        """Queue the request, hold it until its session's previous turn ends, or refuse it; the turn
+        that a refused one leaves for later."""
         session = int(self._requests.session[request])
-        if session >= 0 and session in self._busy:
+        if session in self._busy and request not in self._released:
             self._held_back[session].append(request)
-            return
+            return None
+        self._released.discard(request)
         if len(self._waiting) >= self._waiting_max:
             self.rows["refused"][request] = True
-            self._go_on(session)
-            return
+            self._busy.discard(session)
+            return self._go_on(session, 0, int(self.rows["arrival_ns"][request]))
         if session >= 0:
             self._busy.add(session)
         self._waiting.append(request)
+        return None
 
     def begin(self, now_ns: int, ahead: NDArray[np.int64]) -> Taken | None:
         """Begin the next request, if any. `ahead` `[hosts]`: tokens that each host must compute."""
@@ -121,13 +144,15 @@ class Router:
         self._begun += 1
         return Taken(request, host, kept)
 
-    def ended(self, request: int, now_ns: int) -> None:
-        """The request has ended: free its place on the host, and admit its session's next turn."""
+    def ended(self, request: int, now_ns: int) -> Later | None:
+        """The request has ended: free its place on the host, and admit its session's next turn, or
+        return it if it comes later."""
         self.active[self.rows["host"][request]] -= 1
         session = int(self._requests.session[request])
-        if session >= 0:
-            self._busy.remove(session)
-            self._go_on(session, now_ns)
+        if session < 0:
+            return None
+        self._busy.remove(session)
+        return self._go_on(session, now_ns, now_ns)
 
     def _matched(self, asked: list[int]) -> NDArray[np.int64]:
         """Tokens of each request that each host keeps; 0 for schedules that do not read it."""
@@ -137,8 +162,16 @@ class Router:
                 found[row] = self._pools.matched(self._requests.of(request))
         return found * TRACE_BLOCK_TOKENS
 
-    def _go_on(self, session: int, now_ns: int = 0) -> None:
-        if session >= 0 and session not in self._busy and self._held_back[session]:
-            request = self._held_back[session].pop(0)
+    def _go_on(self, session: int, now_ns: int, before_ns: int) -> Later | None:
+        """The next turn of a session that may go on; `before_ns`: when the turn before was over."""
+        if session < 0 or session in self._busy or not self._held_back[session]:
+            return None
+        request = self._held_back[session].pop(0)
+        if self._requests.think_ns is None or not self._follows[request]:
             self.rows["arrival_ns"][request] = max(now_ns, self.rows["arrival_ns"][request])
-            self.arrived(request)
+            return self.arrived(request)
+        later = Later(before_ns + int(self._requests.think_ns[request]), request)
+        self.rows["arrival_ns"][request] = later.at_ns
+        self._busy.add(session)
+        self._released.add(request)
+        return later

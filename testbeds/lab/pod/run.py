@@ -82,7 +82,8 @@ class _Run:
             self.tier.absent()
         shards = self.tier.shard_counts()
         self.events = [(ns, FAULT, step) for step, ns in enumerate(self._fault_times())]
-        self.events += [(int(ns), ARRIVED, at) for at, ns in enumerate(self.requests.arrival_ns)]
+        arrival_ns = self.requests.arrival_ns
+        self.events += [(int(arrival_ns[one]), ARRIVED, one) for one in self.router.come]
         heapq.heapify(self.events)
         now_ns = 0
         while self.events:
@@ -91,10 +92,11 @@ class _Run:
                 self._fault(which)
             elif kind == COMPUTED:
                 self._computed(which, now_ns)
-            elif kind == ENDED:
-                self.router.ended(which, now_ns)
             else:
-                self.router.arrived(which)
+                ended = kind == ENDED
+                later = self.router.ended(which, now_ns) if ended else self.router.arrived(which)
+                if later is not None:
+                    heapq.heappush(self.events, (later.at_ns, ARRIVED, later.request))
             if kind != COMPUTED:
                 self._begin(now_ns)
         tier = self.tier

@@ -255,6 +255,52 @@ def test_a_turn_waits_for_the_answer_before_it() -> None:
         assert (own["begun_ns"][1:] >= ends[:-1]).all()
 
 
+def with_delays(path: Path, sessions: int) -> Path:
+    """Write sessions of three turns, the later ones 2 s and 0 s after the answer before."""
+    path.write_text(
+        "".join(
+            json.dumps(
+                {"session_id": f"s{number}", "input_length": 5000, "output_length": 250}
+                | ({"timestamp": 100 * number} if after is None else {"delay": after})
+                | {"hash_ids": [10 * turn + 100 * number + n for n in range(10)]}
+            )
+            + "\n"
+            for number in range(sessions)
+            for turn, after in enumerate([None, 2000, 0])
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize(("rate", "tenants"), [(1.0, 1), (4.0, 1), (1.0, 2)])
+def test_a_turn_with_a_delay_begins_that_long_after_the_answer(
+    tmp_path: Path, rate: float, tenants: int
+) -> None:
+    """Sessions are closed loops: a turn arrives by the pod's answer, not by the trace's clock."""
+    trace = with_delays(tmp_path / "t.jsonl", 5)
+    spec = spec_of(trace=str(trace), hosts=1, rate=rate)
+    requests = requests_of(spec, tenants, 1)
+    ran = run.simulate(spec, point(4), requests, 1)
+    assert (ran.rows["host"] >= 0).all()
+    for session in range(5 * tenants):
+        own = ran.rows[requests.session == session]
+        ends = own["first_ns"] + 250 * spec.time_per_token_ns
+        assert (own["arrival_ns"][1:] - ends[:-1]).tolist() == [round(2 * S / rate), 0]
+        assert (own["begun_ns"] >= own["arrival_ns"]).all()
+
+
+def test_a_refused_turn_does_not_end_its_session(tmp_path: Path) -> None:
+    """The next one comes its delay after the refusal, so every turn is served or refused."""
+    spec = spec_of(trace=str(with_delays(tmp_path / "t.jsonl", 40)), hosts=1, active=1, waiting=2)
+    ran, requests = run.run_point(spec, point(4)), requests_of(spec, 1, 1)
+    refused = ran.rows["refused"]
+    assert 0 < refused.sum() < len(requests) == (refused | (ran.rows["host"] >= 0)).sum()
+    for session in range(40):
+        own = ran.rows[requests.session == session]
+        if own["refused"][0]:
+            assert own["arrival_ns"][1] == own["arrival_ns"][0] + 2 * S
+
+
 def test_tenants_share_nothing() -> None:
     spec = spec_of(sessions=20, turns=2)
     one, three = requests_of(spec, 1, 1), requests_of(spec, 3, 1)

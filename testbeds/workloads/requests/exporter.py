@@ -9,7 +9,8 @@ of a lab run. One JSON object a line, `timestamp` (ms, from the first arrival), 
   are as long as their ids, so every block has one.
 
 A block that the trace names no id for gets one that no other block has: nothing is shared that the
-trace does not share. What a form cannot hold is in the notes.
+trace does not share. Ids of 2^53 and more, which not every reader of JSON keeps, are numbered anew.
+What a form cannot hold is in the notes.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,11 +20,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.progress import Progress
-from offstage.testbeds.workloads.requests.collector import BLOCK_ID_MAX
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import numbered
 from offstage.testbeds.workloads.requests.formats.mooncake import WHOLE_PROMPTS
@@ -32,6 +33,7 @@ from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["FORMS", "Exported", "export_trace"]
 
+IDS_MAX = 1 << 53
 PACKED = {".gz", ".zst", ".xz", ".bz2", ".lz4"}
 
 
@@ -90,26 +92,30 @@ class _Ids:
     def __init__(self, trace: Trace, block_tokens: int) -> None:
         self._trace, self.block_tokens = trace, block_tokens
         self.owned = self.dropped = 0
-        blocks = int((-(-trace.input_tokens // block_tokens)).sum())
-        ends = trace.run_first + trace.run_count.astype(np.uint64)
-        named = trace.block_tokens == block_tokens
-        self._free = int(ends.max(initial=0)) if named else blocks
-        if self._free + blocks > BLOCK_ID_MAX:
-            raise BadInput(
-                f"hash id {self._free - 1:,} leaves no room for ids of blocks without one",
-                trace.origin.name,
-                "number its ids from 0",
-            )
+        self._free = int((-(-trace.input_tokens // block_tokens)).sum())
+        self._first: npt.NDArray[Any] = trace.run_first
+        if self.are_the_traces:
+            ends = trace.run_first + trace.run_count.astype(np.uint64)
+            self._free = int(ends.max(initial=0))
+            if self._free > IDS_MAX:
+                self._first, self._free = trace.runs.first, trace.runs.block_count
+
+    @property
+    def are_the_traces(self) -> bool:
+        """Whether the blocks are those of the trace."""
+        return self._trace.block_tokens == self.block_tokens
 
     def all(self) -> Iterator[list[int]]:
         """The ids of all requests in order."""
-        if self._trace.block_tokens == self.block_tokens:
+        if self.are_the_traces:
             return map(self._fitted, range(len(self._trace)))
         return (self._named(one.block_ids) for one in requests_in_blocks(self._trace))
 
     def _fitted(self, index: int) -> list[int]:
         count = -(-int(self._trace.input_tokens[index]) // self.block_tokens)
-        ids: list[int] = self._trace.block_ids(index).tolist()
+        runs = slice(*self._trace.offsets[index : index + 2].tolist())
+        spans = zip(self._first[runs].tolist(), self._trace.run_count[runs].tolist(), strict=True)
+        ids = [first + n for first, blocks in spans for n in range(blocks)]
         self.dropped += max(0, len(ids) - count)
         return [*ids[:count], *(self._own() for _ in range(count - len(ids)))]
 
@@ -120,6 +126,25 @@ class _Ids:
         self.owned += 1
         self._free += 1
         return self._free - 1
+
+    def of_two_lengths(self) -> int:
+        """Ids that name a part of a block in one prompt, and more or less of it in another."""
+        trace = self._trace
+        if not self.are_the_traces:
+            return 0
+        partly = (trace.last_tokens > 0) & (trace.last_tokens < self.block_tokens)
+        at = trace.offsets[1:][partly] - 1
+        tails = trace.run_first[at] + (trace.run_count[at] - 1).astype(np.uint64)
+        lengths = np.unique(np.stack([tails, trace.last_tokens[partly].astype(np.uint64)]), axis=1)
+        ids, times = np.unique(lengths[0], return_counts=True)
+        whole = trace.run_count.copy()
+        whole[at] -= 1
+        first, last = trace.run_first[whole > 0], whole[whole > 0].astype(np.uint64)
+        order = np.argsort(first, kind="stable")
+        first, reach = first[order], np.maximum.accumulate((first + last)[order])
+        before = np.searchsorted(first, ids, side="right") - 1
+        inside = (before >= 0) & (reach[before] > ids) if len(first) else np.zeros(len(ids), bool)
+        return int(((times > 1) | inside).sum())
 
 
 def export_trace(trace: Trace, path: Path, form: str, progress: Progress) -> Exported:
@@ -200,6 +225,8 @@ def _notes(trace: Trace, ids: _Ids | None, sessions: int, grouped: bool) -> Iter
         )
     if ids is not None and ids.owned:
         yield f"{numbered(ids.owned, 'block')} without an id: given one that nothing shares"
+    if ids is not None and (differ := ids.of_two_lengths()):
+        yield f"{numbered(differ, 'id')} of blocks of two lengths: AIPerf refuses such a trace"
     if ids is not None and ids.dropped:
         yield f"{numbered(ids.dropped, 'id')} beyond the length of a prompt left out"
     if ids is not None and trace.block_tokens not in (None, ids.block_tokens):

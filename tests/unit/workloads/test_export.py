@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from against_schema import checked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.collector import Columns, runs_of
@@ -218,8 +216,28 @@ def test_the_command_says_what_sends_the_file(
     assert "choose one of mooncake, aiperf, vllm" in errors[0] and "plain .jsonl" in errors[1]
 
 
-def test_ids_without_room_for_others_are_refused(tmp_path: Path) -> None:
-    trace = made([{"runs": [(2**63 - 3, 2)]}])
-    with pytest.raises(BadInput, match="leaves no room"):
-        export_trace(trace, tmp_path / "t", "vllm", Silent())
-    assert np.array_equal(trace.block_ids(0), [2**63 - 3, 2**63 - 2])
+def test_ids_beyond_53_bits_are_numbered_anew(tmp_path: Path) -> None:
+    """They stay equal where they were, and leave room for others."""
+    far = 2**63 - 3
+    trace = made([{"runs": [(far, 2)]}, {"runs": [(far, 1), (5, 1)]}, {"runs": [(far, 1)]}])
+    ids = [row["hash_ids"] for row in written(trace, tmp_path / "t", "vllm")]
+    assert ids == [[1, 2], [1, 0], [1, 3]]
+
+
+def test_ids_of_blocks_of_two_lengths_are_counted(tmp_path: Path) -> None:
+    """A part of a block is another block than the whole, or than a longer part."""
+    rows: list[dict[str, Any]] = [
+        {"input_tokens": 100, "runs": [(1, 2)]},
+        {"input_tokens": 100, "runs": [(1, 2)]},
+        {"input_tokens": 192, "runs": [(5, 3)]},
+    ]
+    told = "blocks of two lengths"
+
+    def notes(*more: dict[str, Any]) -> str:
+        return str(export_trace(made([*rows, *more]), tmp_path / "t", "aiperf", Silent()).notes)
+
+    assert told not in notes()
+    assert f"1 id of {told}" in notes({"input_tokens": 90, "runs": [(1, 2)]})
+    assert f"1 id of {told}" in notes({"input_tokens": 70, "runs": [(5, 2)]})
+    both = {"input_tokens": 90, "runs": [(1, 2)]}, {"input_tokens": 70, "runs": [(5, 2)]}
+    assert f"2 ids of {told}" in notes(*both)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Origin, Trace
 
-__all__ = ["BLOCK_ID_MAX", "Columns", "runs_of"]
+__all__ = ["BLOCK_ID_MAX", "TOKENS_MAX", "Columns", "runs_of"]
 
 
 BLOCK_ID_MAX = 2**63 - 1

@@ -153,6 +153,45 @@ def test_servegen_draws_what_the_rates_say(tmp_path: Path) -> None:
         open_trace(both, "servegen:y")
 
 
+def test_servegen_draws_lengths_from_the_clients_own(tmp_path: Path) -> None:
+    """Those of the last window that began, in their shares; a client without any is told."""
+    rates = "0,0,0,,0,0\n600,2.0,1.0,Gamma,1.0,0.5\n"
+    lengths = {
+        "0": {"input_tokens": "{10: 1.0}", "output_tokens": "{1: 1}", "image_tokens": "{}"},
+        "300": {"input_tokens": "{100: 3, 200.0: 1}", "output_tokens": "{7: 0.5}"},
+        "900": {"input_tokens": "{9: 1}", "output_tokens": "{9: 1}"},
+    }
+    files = {"x/a-trace.csv": rates, "x/a-dataset.json": json.dumps(lengths)}
+    trace = open_trace(archive(tmp_path / "a.tar.gz", files))
+    assert set(trace.input_tokens.tolist()) == {100, 200} and set(trace.output_tokens) == {7}
+    assert 0.7 < (trace.input_tokens == 100).mean() < 0.8
+    assert trace.origin.notes[1] == "lengths drawn from those of 1 of 1 clients"
+    assert "the tables image_tokens" in trace.origin.notes[2]
+    both = open_trace(archive(tmp_path / "b.tar.gz", {**files, "x/b-trace.csv": rates}))
+    assert both.origin.notes[1].endswith("1 of 2 clients") and "Azure" in both.origin.notes[2]
+    assert both.input_tokens.max() > 200
+
+
+@pytest.mark.parametrize(
+    ("lengths", "what"),
+    [
+        ("{", "not JSON"),
+        ('{"a": {"input_tokens": "{}", "output_tokens": "{}"}}', "at no time"),
+        ('{"0": {"input_tokens": "{1: 1}"}}', "no output_tokens"),
+        ('{"0": {"input_tokens": "{1: 1}", "output_tokens": 7}}', "no text of a dict"),
+        ('{"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}', "'1: -1' is no length"),
+        ('{"0": {"input_tokens": "{-1: 1}", "output_tokens": "{1: 1}"}}', "'-1: 1' is no length"),
+        ('{"0": {"input_tokens": "{1: 0}", "output_tokens": "{1: 1}"}}', "shares of 0"),
+    ],
+)
+def test_lengths_that_are_none(lengths: str, what: str, tmp_path: Path) -> None:
+    files = {"x/a-trace.csv": "600,2.0,1.0,Gamma,1.0,0.5\n", "x/a-dataset.json": lengths}
+    with pytest.raises(BadInput) as caught:
+        open_trace(archive(tmp_path / "t", files))
+    assert what in caught.value.what and "x/a-dataset.json" in caught.value.where
+    assert "\n" not in str(caught.value)
+
+
 Bad = Callable[[Path], Path | Sequence[Path]]
 
 

@@ -7,14 +7,16 @@ set so that the mean rate is the recorded one. `servegen:FOLDER` picks a folder;
 first by name. Ten minutes are generated, those whose total rate is the median over all non-empty
 ones.
 
-The data set has no lengths. They are drawn: log-normal, with the median and 99th percentile of
-Azure's conversation trace of 2023 (1,020 and 4,142 tokens in, 129 and 601 out), half of the
-variance between clients and half within one. Such a trace is synthetic, and its notes say so.
+Lengths are drawn from the client's own distributions where the archive has them
+(`servegen_lengths`). Without, they are log-normal, with the median and 99th percentile of Azure's
+conversation trace of 2023 (1,020 and 4,142 tokens in, 129 and 601 out), half of the variance
+between clients and half within one. Such a trace is synthetic, and its notes say so.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from statistics import NormalDist, median_low
 from typing import IO
 
@@ -26,6 +28,7 @@ from offstage.testbeds.workloads.requests.collector import Columns
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.containers import RATES_END, members
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
+from offstage.testbeds.workloads.requests.formats.servegen_lengths import LENGTHS_END, Lengths
 
 __all__ = ["FORMAT"]
 
@@ -77,43 +80,68 @@ def _rate(line: str, where: str) -> _Rate | None:
     return _Rate(start_s, per_s, fields[3], shape)
 
 
-def _text(file: IO[bytes], where: str) -> str:
+def _text(file: IO[bytes], where: str) -> bytes:
     data = file.read(_FILE_BYTES_MAX + 1)
     if len(data) > _FILE_BYTES_MAX:
         raise BadInput(f"more than {_FILE_BYTES_MAX >> 20} MiB of one client", where, _EXPECTED)
-    return data.decode("utf-8", "replace")
+    return data
 
 
-def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
-    """The chosen folder, the rates of each of its clients in order of their names, and the unused
-    parts of the archive."""
+@dataclass(frozen=True)
+class _Client:
+    """One client: its rates, and its lengths where the archive has them."""
+
+    rates: list[_Rate]
+    lengths: Lengths | None
+
+
+def _files(source: Source) -> tuple[dict[str, bytes], int]:
+    """The files of rates and lengths by their names, and the number of others."""
     path = source.path
-    folders: dict[str, list[list[_Rate]]] = {}
     archive = members(path)
     if archive is None:
         raise BadInput("is not a tar archive", str(path), _EXPECTED)
-    texts: dict[str, str] = {}
+    texts: dict[str, bytes] = {}
     size = others = 0
     for name, file in archive:
-        if not name.endswith(RATES_END):
+        if not name.endswith((RATES_END, LENGTHS_END)):
             others += 1
             continue
         texts[name] = _text(file, f"{path}:{name}")
         size += len(texts[name])
         if size > _ARCHIVE_BYTES_MAX:
             raise BadInput(
-                f"more than {_ARCHIVE_BYTES_MAX >> 20} MiB of rates",
+                f"more than {_ARCHIVE_BYTES_MAX >> 20} MiB of rates and lengths",
                 str(path),
                 "make an archive of one folder",
             )
-    for name in sorted(texts):
-        rates = [
-            _rate(line, f"{path}:{name}:{number}")
-            for number, line in enumerate(texts[name].splitlines(), 1)
-        ]
+    return texts, others
+
+
+def _client(texts: dict[str, bytes], name: str, path: Path) -> _Client:
+    rates = [
+        _rate(line, f"{path}:{name}:{number}")
+        for number, line in enumerate(texts[name].decode("utf-8", "replace").splitlines(), 1)
+    ]
+    beside = name.removesuffix(RATES_END) + LENGTHS_END
+    lengths = Lengths(texts[beside], f"{path}:{beside}") if beside in texts else None
+    return _Client([rate for rate in rates if rate], lengths or None)
+
+
+def _clients(source: Source) -> tuple[str, list[_Client], str]:
+    """The chosen folder, its clients in order of their names, and the unused parts of the
+    archive."""
+    path = source.path
+    texts, others = _files(source)
+    folders: dict[str, list[_Client]] = {}
+    for name in sorted(name for name in texts if name.endswith(RATES_END)):
         folder = str(PurePosixPath(name).parent)
-        folders.setdefault(folder, []).append([rate for rate in rates if rate])
-    found = {name: clients for name, clients in folders.items() if any(clients)}
+        folders.setdefault(folder, []).append(_client(texts, name, path))
+    found = {
+        name: clients
+        for name, clients in folders.items()
+        if any(client.rates for client in clients)
+    }
     if not found:
         raise BadInput("the archive holds no rate above 0", str(path), _EXPECTED)
     part = source.part or min(found)
@@ -123,14 +151,16 @@ def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
         )
     passed = [f"the rates of {name}" for name in sorted(found) if name != part]
     passed += [f"{others:,} file{'s' * (others > 1)} without rates"] if others else []
+    tables = {name for one in found[part] if one.lengths for name in one.lengths.others}
+    passed += [f"the tables {', '.join(sorted(tables))}"] if tables else []
     passed.append("of each rate the coefficient of variation and the scale")
     return part, found[part], ", ".join(passed)
 
 
-def _median_window(clients: list[list[_Rate]]) -> float:
+def _median_window(clients: list[_Client]) -> float:
     total: dict[float, float] = {}
-    for rates in clients:
-        for rate in rates:
+    for client in clients:
+        for rate in client.rates:
             total[rate.start_s] = total.get(rate.start_s, 0.0) + rate.per_s
     return median_low((per_s, start_s) for start_s, per_s in total.items())[1]
 
@@ -171,7 +201,7 @@ def _read(source: Source) -> Trace:
     folder, clients, passed = _clients(source)
     start_s = _median_window(clients)
     drawn = WINDOW_S * sum(
-        one.per_s for rates in clients for one in rates if one.start_s == start_s
+        one.per_s for client in clients for one in client.rates if one.start_s == start_s
     )
     if drawn > _REQUESTS_MAX:
         raise BadInput(
@@ -180,27 +210,40 @@ def _read(source: Source) -> Trace:
             "give a folder of fewer clients",
         )
     columns = Columns(None, ordered=False)
-    for number, rates in enumerate(clients):
+    active = with_lengths = 0
+    for number, client in enumerate(clients):
         # A client's draws depend on its number alone: adding or removing another changes nothing.
         random = np.random.default_rng((source.seed, number))
         traits = random.standard_normal(2)
-        for rate in rates:
+        for rate in client.rates:
             if rate.start_s != start_s:
                 continue
+            active, with_lengths = active + 1, with_lengths + (client.lengths is not None)
             where = f"{source.path}:{folder}, client {number}"
             times_s = _arrivals_s(random, rate, where)
-            inputs = _lengths(random, traits[0], len(times_s), INPUT_TOKENS)
-            outputs = _lengths(random, traits[1], len(times_s), OUTPUT_TOKENS)
+            if client.lengths is not None:
+                inputs, outputs = client.lengths.draw(random, rate.start_s, len(times_s))
+            else:
+                inputs = _lengths(random, traits[0], len(times_s), INPUT_TOKENS)
+                outputs = _lengths(random, traits[1], len(times_s), OUTPUT_TOKENS)
             for row in zip(times_s.tolist(), inputs.tolist(), outputs.tolist(), strict=True):
                 columns.add(where, *row)
     if not len(columns):
         raise BadInput("no request was drawn", str(source.path), "give another seed or folder")
     notes = (
         f"synthetic: drawn from the rates of {folder} at {start_s:.0f} s, seed {source.seed}",
-        "lengths are not from this data set: log-normal as Azure's conversations of 2023",
+        *_of_lengths(active, with_lengths),
         f"of the archive these have no effect: {passed}",
     )
     return columns.finish(source.origin(FORMAT, *notes), source.limit)
+
+
+def _of_lengths(active: int, with_lengths: int) -> Iterator[str]:
+    if with_lengths:
+        yield f"lengths drawn from those of {with_lengths:,} of {active:,} clients"
+    if with_lengths < active:
+        whose = "other clients' lengths" if with_lengths else "lengths"
+        yield f"{whose} are not from this data set: log-normal as Azure's conversations of 2023"
 
 
 FORMAT = Format(

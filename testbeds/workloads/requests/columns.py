@@ -83,7 +83,7 @@ class Trace:
             raise BadInput(
                 f"{what} needs sessions, and the trace has none",
                 self.origin.name,
-                "give a trace with sessions (formats weka, lmcache), or choose another",
+                "give a trace with sessions (qwen, weka, lmcache, AIPerf), or choose another",
             )
 
     def need_blocks(self, what: str) -> int:
@@ -92,7 +92,7 @@ class Trace:
             raise BadInput(
                 f"{what} needs prefix blocks, and format {self.origin.format} has none",
                 self.origin.name,
-                "give a trace with block ids (mooncake, weka, lmcache, sharegpt)",
+                "give a trace with block ids (mooncake, qwen, weka, lmcache, sharegpt)",
             )
         return self.block_tokens
 

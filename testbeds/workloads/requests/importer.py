@@ -107,6 +107,8 @@ def open_trace(
         notes = (*notes, f"blocks read as {block_tokens:,} tokens; format {found.name} has {held}")
     if not time_unit and (note := _implausible(trace, found.time_unit)):
         notes = (*notes, note)
+    if note := _mixed(trace, time_unit or found.time_unit):
+        notes = (*notes, note)
     return replace(trace, origin=replace(trace.origin, notes=notes))
 
 
@@ -148,6 +150,26 @@ def _implausible(trace: Trace, unit: str) -> str:
     return (
         f"{what}, if its times are in {unit}: where they are in {finer}, say it with "
         "--time-unit, here or in `offstage trace import`"
+    )
+
+
+MIXED_FACTOR, MIXED_AFTER = 900, 60
+"""A time this many times the one before, which is at least so many units, is probably of another
+unit."""
+
+
+def _mixed(trace: Trace, unit: str) -> str:
+    """A warning that the times change their unit; empty if they do not."""
+    if not unit:
+        return ""
+    before, after = trace.arrival_s[:-1], trace.arrival_s[1:]
+    jumps = (before * PER_SECOND[unit] >= MIXED_AFTER) & (after >= MIXED_FACTOR * before)
+    if not jumps.any():
+        return ""
+    at = int(np.argmax(jumps))
+    return (
+        f"request {at + 2:,} arrives at {after[at]:g} s, the one before it at {before[at]:g} s: "
+        "check whether the times are all in one unit"
     )
 
 

@@ -9,6 +9,7 @@ from offstage.testbeds.bench.engines.arrivals import arrivals_of
 from offstage.testbeds.lab.pod.requests import requests_of
 from offstage.testbeds.lab.pod.spec import load_spec
 from offstage.testbeds.lab.run.requests import RequestsOptions, run_requests
+from offstage.testbeds.workloads.requests.importer import open_trace
 
 
 @pytest.fixture
@@ -29,6 +30,24 @@ def path(tmp_path: Path) -> Path:
 def test_a_pod_of_the_laboratory(path: Path, unit: str, last_s: float) -> None:
     asked = requests_of(load_spec(None, {"trace": str(path), "time_unit": unit}), 1, 1)
     assert asked.arrival_ns[-1] / 1e9 == pytest.approx(last_s)
+
+
+def test_times_that_change_their_unit_are_noted(tmp_path: Path) -> None:
+    """From seconds to milliseconds; a long pause is none, and back again is out of order."""
+
+    def notes(*times: int) -> str:
+        file = tmp_path / "t.jsonl"
+        lines = (
+            f'{{"timestamp": {at}, "input_length": 9, "output_length": 1, "hash_ids": [1]}}\n'
+            for at in times
+        )
+        file.write_text("".join(lines))
+        return str(open_trace(file).origin.notes)
+
+    assert "request 4 arrives at 64 s, the one before it at 0.063 s" in notes(0, 62, 63, 64000)
+    assert notes(0, 62, 63, 50000) == "()"
+    with pytest.raises(BadInput, match=r"t\.jsonl:3: .* is before"):
+        notes(62000, 63000, 64)
 
 
 def test_a_unit_without_a_trace_is_refused() -> None:

@@ -153,6 +153,9 @@ def test_a_block_size_is_the_users(tmp_path: Path) -> None:
     assert caught.value.where == f"{path}:1"
     with pytest.raises(BadInput, match="--block-tokens"):
         open_trace(in_blocks(tmp_path / "few", 64, 3))
+    alike = jsonl(tmp_path / "alike", *(asked(96, [0, 1, 2, 9], timestamp=n) for n in range(9)))
+    with pytest.raises(BadInput, match="--block-tokens: 24 to 31 fit"):
+        open_trace(alike)
     azure = text(
         tmp_path / "a", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n"
     )

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
@@ -88,6 +90,53 @@ def test_what_is_new_in_a_turn_continues_its_session(tmp_path: Path) -> None:
     assert third[:4] == second[:4] and third[4] != second[4], "tails of different length"
     assert others[:2] == [1, 2] and not set(others[2:]) & set(second)
     assert any("3 turns of what is new alone" in one for one in trace.origin.notes)
+
+
+def common(a: list[Any], b: list[Any]) -> int:
+    return next(
+        (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 3),
+)
+def test_prompts_of_turns_share_what_their_tokens_share(
+    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[int, int, int]], alike: int
+) -> None:
+    """Against tokens written out: turns, answers and what is new, in blocks of 4 tokens. First
+    turns share their first blocks, and no two texts of later turns are alike."""
+    block, fresh = 4, iter(range(100, 10**6))
+    said: dict[int, list[tuple[int, int]]] = {}
+    rows, texts = [], []
+    for session, new, answer in turns:
+        shared = alike if session not in said else 0
+        ids = [n if n < shared else next(fresh) for n in range(-(-new // block))]
+        if shared and new < block * shared:
+            ids[new // block :] = [next(fresh) for _ in ids[new // block :]]
+        text = [*said.get(session, []), *((ids[n // block], n % block) for n in range(new))]
+        follows = {"delay": 1} if session in said else {"timestamp": len(rows)}
+        rows.append(
+            asked(new, ids, session_id=f"s{session}", **follows) | {"output_length": answer}
+        )
+        said[session] = [*text, *((-next(fresh), n) for n in range(answer))]
+        texts.append((session, text))
+    path = jsonl(tmp_path_factory.mktemp("turns") / "t", *rows)
+    trace = open_trace(path, "mooncake", block_tokens=block)
+    taken: dict[str, list[list[tuple[int, int]]]] = {}
+    for session, text in texts:
+        taken.setdefault(f"s{session}", []).append(text)
+    order = [taken[trace.session_names[one]].pop(0) for one in trace.session.tolist()]
+    assert trace.input_tokens.tolist() == [len(text) for text in order]
+    ids_of = [trace.block_ids(n).tolist() for n in range(len(trace))]
+    for n, one in enumerate(order):
+        for m in range(n):
+            assert common(ids_of[n], ids_of[m]) == common(one, order[m]) // block
 
 
 @pytest.mark.parametrize("mode", [{}, {"context_mode": "message_array_with_responses"}])

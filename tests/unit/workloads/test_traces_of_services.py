@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -277,17 +276,6 @@ def test_azure_of_three_years(tmp_path: Path) -> None:
     assert trace.origin.notes[-1] == (
         "columns that format azure does not read have no effect: NumImages (2 times)"
     )
-
-
-def test_zstandard_whatever_the_name(tmp_path: Path) -> None:
-    plain = in_blocks(tmp_path / "plain", 16)
-    packed = tmp_path / "t.jsonl"
-    with pa.CompressedOutputStream(str(packed), "zstd") as out:
-        out.write(plain.read_bytes())
-    assert np.array_equal(open_trace(packed).run_first, open_trace(plain).run_first)
-    packed.write_bytes(packed.read_bytes()[:-9])
-    with pytest.raises(BadInput, match="Zstandard"):
-        open_trace(packed)
 
 
 SESSION = {"session_id": "a"}

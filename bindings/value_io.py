@@ -27,7 +27,8 @@ class ValueTask:
 
     `verb`: `exist`, `retrieve`, `store` or `delete`. `key` is the name in the tenant, 16 bytes
     (`bindings.keys.value_key`). `memory`: contiguous bytes, which a store sends and a retrieve
-    fills. `keep`, `over`: a store only where the key has no value, or only where it has one.
+    fills. `keep`, `over`: a store only where the key has no value, or only where it has one;
+    `durable`: it ends when the value is on the drive, also where the daemon writes back.
     `length`: of an `exist` or hold, the length that the value must have, or -EMSGSIZE; of a
     retrieve that is its memory's, unless `whole` is False. `hold_s` above 0, of a retrieve without
     memory: the value is held for so long, and with `chance` (0 to 1) announced to the prefetch as
@@ -48,6 +49,7 @@ class ValueTask:
         whole: bool = True,
         keep: bool = False,
         over: bool = False,
+        durable: bool = False,
         parts: bool = False,
         hold_s: float = 0.0,
         due_s: float = 0.0,
@@ -64,6 +66,7 @@ class ValueTask:
         c.flags = (
             keep * lib.OFS_TASK_KEEP
             | over * lib.OFS_TASK_OVER
+            | durable * lib.OFS_TASK_DURABLE
             | whole * lib.OFS_TASK_WHOLE
             | parts * lib.OFS_TASK_PARTS
             | (hold_s > 0) * lib.OFS_TASK_HOLD

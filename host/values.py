@@ -33,19 +33,23 @@ SESSIONS_MAX = 4  # one value moves at a time
 class Values:
     """The values of one tenant's volume, over a fabric of its own that it does not close."""
 
-    def __init__(self, fabric: Fabric, volume: bytes = bytes(VOLUME_BYTES)) -> None:
+    def __init__(
+        self, fabric: Fabric, volume: bytes = bytes(VOLUME_BYTES), *, durable: bool = False
+    ) -> None:
         """Over `shm`, `verbs` or `nixl`; other fabrics carry no commands on values. `volume` is
-        what libdoca_kv calls an NGUID; zeros are the one that has no name."""
+        what libdoca_kv calls an NGUID; zeros are the one that has no name. `durable`: a store ends
+        when the value is on the drive, also where the daemon writes back (`store.write`)."""
         if len(volume) != VOLUME_BYTES:
             raise BadInput(f"a volume of {len(volume)} bytes", "values", f"give {VOLUME_BYTES}")
-        self._fabric, self._volume = fabric, volume
+        self._fabric, self._volume, self._durable = fabric, volume, durable
         self._io = fabric.value_io(SESSIONS_MAX, PATIENCE_S)
 
     def store(self, key: bytes, value: Any, *, keep: bool = False, over: bool = False) -> bool:
         """Make these contiguous bytes the key's value. `keep`: only if it has none, `over`: only
         if it has one; False: so nothing was stored."""
         data = np.frombuffer(value, np.uint8)
-        (task,) = self._done([ValueTask("store", self.name(key), data, keep=keep, over=over)])
+        flags = {"keep": keep, "over": over, "durable": self._durable}
+        (task,) = self._done([ValueTask("store", self.name(key), data, **flags)])
         if _unwanted(task.rc, keep, over):
             return False
         _refuse(task.rc, f"a value of {data.size:,} bytes")

@@ -31,6 +31,7 @@ __all__ = [
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NGUID = re.compile("[0-9a-f]{32}")
+VOLUME = re.compile("[0-9a-f]{32}( durable)?")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
 CORE_READS_MAX = 16_384
@@ -193,9 +194,13 @@ def _check_tenants(config: Config, where: str) -> None:
             raise BadInput("both secret and secret_file are given", which, "remove one")
         if tenant.sharing == "user":
             _check_users(config, tenant, which)
-        wrong = next((one for one in tenant.volumes if not NGUID.fullmatch(one)), None)
+        wrong = next((one for one in tenant.volumes if not VOLUME.fullmatch(one)), None)
         if wrong is not None:
-            raise BadInput(f"{wrong!r} is no NGUID", which, "write 32 digits of 0-9 and a-f")
+            raise BadInput(
+                f"{wrong!r} is no volume",
+                which,
+                "write 32 digits of 0-9 and a-f, and 'durable' behind them where it is to be",
+            )
 
 
 def _check_users(config: Config, tenant: Tenant, which: str) -> None:

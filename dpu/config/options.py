@@ -418,7 +418,10 @@ class Tenant(Settings, frozen=True):
     groups: Annotated[tuple[str, ...], about("groups whose members may attach too")] = ()
     volumes: Annotated[
         tuple[str, ...],
-        about("volumes of values by their NGUIDs, 32 hexadecimal digits each; empty: any"),
+        about(
+            "volumes of values, each an NGUID of 32 hexadecimal digits, with `durable` behind it "
+            "if a store is to end on the drive; empty: any"
+        ),
     ] = ()
     sharing: Annotated[
         Literal["tenant", "user"],

@@ -18,6 +18,8 @@ from offstage.dpu.tenants.tenancy import owner_key
 
 __all__ = ["Volumes"]
 
+NGUID_DIGITS, DURABLE = 32, " durable"
+
 
 class Volumes:
     """`leave` takes a host out again. The daemon's loop owns it."""
@@ -39,7 +41,7 @@ class Volumes:
     def open(self, name: str, nguid: str, peer: Peer, attach: bool) -> Volume:
         """The volume of a tenant for a process that the tenant's door has admitted. BadInput: there
         is none; Refused, StoreFull: the daemon takes no more hosts."""
-        known = self._quotas.tenants[name].volumes
+        known = {one[:NGUID_DIGITS]: one for one in self._quotas.tenants[name].volumes}
         if not NGUID.fullmatch(nguid) or (known and nguid not in known):
             raise BadInput(
                 "no such volume", nguid, "name one of the tenant's volumes", errno=errno.ENOENT
@@ -59,7 +61,11 @@ class Volumes:
                 errno=errno.ENOTSUP,
             )
         arena = self._config.arena
-        volume = Volume(arena.layers * arena.payload_bytes, self._config.storage.size_bytes)
+        volume = Volume(
+            arena.layers * arena.payload_bytes,
+            self._config.storage.size_bytes,
+            known.get(nguid, "").endswith(DURABLE),
+        )
         return volume._replace(token=self._attach(name, peer)) if attach else volume
 
     def own(self, ticket: bytes, peer: Peer) -> None:

@@ -49,10 +49,12 @@ class Handed:
 
 
 class Volume(NamedTuple):
-    """A volume of values: its limits, and the token of an attachment to it; empty for a look."""
+    """A volume of values: its limits, whether a store is to end on the drive, and the token of an
+    attachment to it; empty for a look."""
 
     value_bytes_max: int
     size_bytes: int
+    durable: bool = False
     token: str = ""
 
 
@@ -219,7 +221,7 @@ class FdPassing:
             _say(waiting.connection, f"refused {error.errno or errno.EIO}: {error}\n")
             self._drop(waiting)
             return None
-        line = f"ok {volume.value_bytes_max} {volume.size_bytes}\n"
+        line = f"ok {volume.value_bytes_max} {volume.size_bytes}{' durable' * volume.durable}\n"
         if not attach:
             _say(waiting.connection, line)
             self._drop(waiting)

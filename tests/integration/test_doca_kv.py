@@ -23,6 +23,7 @@ LARGEST = LAYERS * PAYLOAD
 SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, LARGEST - 9, LARGEST)
 VOLUMES = bytes(16), bytes(range(16))
 OPTIONS = {"limits__values": "256", "limits__sessions": "16"}
+BACK = {"store__write": "back", "store__dirty_max": "32"}
 Model = dict[tuple[int, bytes], bytes]
 
 
@@ -339,6 +340,30 @@ def test_a_volume_that_is_not_the_callers_is_refused(
     with daemon(tmp_path / "b") as tier, pytest.raises(Refused, match="NOT_SUPPORTED"):
         Client(library, socket_of(tier))
     assert "limits.values" in capfd.readouterr().err
+
+
+def test_a_durable_volume_is_there_after_a_kill(tmp_path: Path, library: tuple[Any, Any]) -> None:
+    """Where the daemon writes back: what a store into the durable volume ended with is on the
+    drive. (The other volume's may be lost, and is then absent.)"""
+    named = {TENANT: {"volumes": [VOLUMES[0].hex(), f"{VOLUMES[1].hex()} durable"]}}
+    keys = [bytes([number]) * 4 for number in range(24)]
+    with daemon(tmp_path, named, **BACK, **OPTIONS) as tier:
+        clients = [Client(library, socket_of(tier), volume) for volume in VOLUMES]
+        for key in keys:
+            for client in clients:
+                assert client.wait(client.store(key, [content(key[0], LARGEST)])) == [SUCCESS]
+        tier.process.kill()
+        for client in clients:
+            client.close()
+    with daemon(tmp_path, named, **BACK, **OPTIONS) as tier:
+        for volume in VOLUMES:
+            client = Client(library, socket_of(tier), volume)
+            room = bytearray(LARGEST)
+            for key in keys:
+                (ended,) = client.wait(client.retrieve(key, [room], LARGEST))
+                assert ended == SUCCESS or (volume == VOLUMES[0] and ended.endswith("NOT_FOUND"))
+                assert ended != SUCCESS or room == content(key[0], LARGEST)
+            client.close()
 
 
 def test_the_program_of_the_page(tmp_path: Path, library: tuple[Any, Any]) -> None:

@@ -135,6 +135,8 @@ enum ofs_value_verb {
 /* Of a STORE; both are looked at again at its COMMIT. */
 #define OFS_VALUE_KEEP 0x1 /* -EEXIST if the key has a value */
 #define OFS_VALUE_OVER 0x2 /* -ENOENT if it has none */
+/* Its COMMIT is -EAGAIN until every piece is on the drive, also where the daemon writes back. */
+#define OFS_VALUE_DURABLE 0x4
 
 struct ofs_value_ask {
 	struct ofs_key key;

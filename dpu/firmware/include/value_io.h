@@ -37,6 +37,7 @@ struct iovec {
 #define OFS_TASK_PARTS 0x8 /* RETRIEVE: first pieces of all such tasks come before their second */
 #define OFS_TASK_HOLD 0x10 /* RETRIEVE: reads nothing, holds the value; -EBUSY: no session */
 #define OFS_TASK_ONCE 0x20 /* HOLD: not longer than until a retrieve of the key has ended */
+#define OFS_TASK_DURABLE 0x40 /* STORE: OFS_VALUE_DURABLE */
 
 enum ofs_task_state {
 	OFS_TASK_IDLE = 0,      /* the caller's */

@@ -53,7 +53,7 @@ fill(uint32_t seed, uint8_t *bytes)
 }
 
 static void
-bed_open(struct bed *bed, uint64_t seed, uint32_t sessions)
+bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_mode)
 {
 	/* Answers take their time, so that a task may be given up before it has one. */
 	const struct ofs_fabric_sim_config slow = {.seed = seed, .step_ns = 500, .delay_ns_max = 9000};
@@ -64,6 +64,7 @@ bed_open(struct bed *bed, uint64_t seed, uint32_t sessions)
 	config.core.layer_count = config.store.layer_count = LAYERS;
 	config.policy.prefetchers |= OFS_PREFETCH_SHARED;
 	config.value_max = 16;
+	config.write_mode = write_mode;
 	world_open(&bed->world, &config);
 	world_tenant(&bed->world, 16);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -71,6 +72,12 @@ bed_open(struct bed *bed, uint64_t seed, uint32_t sessions)
 		assert(ofs_driver_register(bed->hosts[i].driver, errands, sizeof(errands)) == 0);
 		assert(ofs_value_io_open(&bed->ios[i], bed->hosts[i].driver, sessions, SECOND_NS) == 0);
 	}
+}
+
+static void
+bed_open(struct bed *bed, uint64_t seed, uint32_t sessions)
+{
+	bed_open_mode(bed, seed, sessions, OFS_WRITE_THROUGH);
 }
 
 static void
@@ -443,6 +450,25 @@ test_parts_land_in_turns(void)
 	bed_close(&bed);
 }
 
+/* A value that is to be on the drive is there when its store has ended; another may not be. */
+static void
+test_a_durable_value_is_on_the_drive(void)
+{
+	struct errand *errand = &errands[0];
+	uint64_t dirty = 0;
+	struct bed bed;
+
+	for (uint32_t durable = 0; durable < 2; durable++) {
+		bed_open_mode(&bed, 10, 4, OFS_WRITE_BACK);
+		store(&bed, errand, 1, LONG);
+		errand->task.flags = durable ? OFS_TASK_DURABLE : 0;
+		assert(alone(&bed, errand) == 0);
+		dirty = world_status(&bed.world).dirty_blocks;
+		assert((dirty > 0) == !durable);
+		bed_close(&bed);
+	}
+}
+
 /* Hosts of one owner have values together, and those of two owners have none of each other's. */
 static void
 test_owners_have_values_of_their_own(void)
@@ -507,6 +533,7 @@ main(void)
 	test_holds_give_way();
 	test_a_late_task_is_given_up();
 	test_parts_land_in_turns();
+	test_a_durable_value_is_on_the_drive();
 	test_owners_have_values_of_their_own();
 	test_what_cannot_be_is_refused();
 	return 0;

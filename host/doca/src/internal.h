@@ -71,6 +71,7 @@ struct doca_kv_dev {
 	uint8_t nguid[DOCA_KV_DEV_NGUID_LEN];
 	uint64_t value_bytes_max;
 	uint64_t size_bytes;
+	bool durable; /* a store ends on the drive */
 	uint32_t bound_count;
 };
 struct doca_kv_nvme_kernel_dev {

@@ -2,7 +2,7 @@
  * The connection to a daemon: a line to the tenant's socket, an answer, and the driver over what
  * came with it.
  *
- *   -> look NGUID       <- ok VALUE_BYTES_MAX SIZE_BYTES
+ *   -> look NGUID       <- ok VALUE_BYTES_MAX SIZE_BYTES [durable]
  *   -> volume NGUID     <- the same, then the blob of an attachment, and its descriptors
  *
  * NGUID is 32 hexadecimal digits; a refusal is `refused ERRNO: WORDS`. The connection of a volume
@@ -24,6 +24,7 @@
 struct answer {
 	uint64_t value_bytes_max;
 	uint64_t size_bytes;
+	bool durable;
 	struct ofs_attachment attachment;
 };
 
@@ -107,6 +108,7 @@ knock(const struct doca_kv_dev *dev, const char *verb, struct answer *answer)
 	if (blob != NULL
 		&& sscanf(text, "ok %" SCNu64 " %" SCNu64, &answer->value_bytes_max, &answer->size_bytes)
 			== 2) {
+		answer->durable = memmem(text, (size_t)(blob - text), " durable", 8) != NULL;
 		answer->attachment.blob_size_bytes = (uint32_t)(text + got - ++blob);
 		memcpy(answer->attachment.blob, blob, answer->attachment.blob_size_bytes);
 		return fd;
@@ -133,6 +135,7 @@ kv_look(struct doca_kv_dev *dev)
 	close(fd);
 	dev->value_bytes_max = answer.value_bytes_max;
 	dev->size_bytes = answer.size_bytes;
+	dev->durable = answer.durable;
 	return 0;
 }
 

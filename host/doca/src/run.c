@@ -67,7 +67,7 @@ hand_over(struct doca_task *task)
 	}
 	value->committed = 1;
 	value->flags = (task->do_not_overwrite ? OFS_TASK_KEEP : 0u) //
-		| (task->must_exist ? OFS_TASK_OVER : 0u);
+		| (task->must_exist ? OFS_TASK_OVER : 0u) | (task->dev->durable ? OFS_TASK_DURABLE : 0u);
 	if (ofs_value_io_submit(task->io->link->values, value) != 0)
 		finish(task, DOCA_ERROR_INVALID_VALUE);
 }

@@ -91,7 +91,7 @@ def test_a_host_of_a_volume_stays_while_its_connection_is_open(tmp_path: Path) -
     def opened(nguid: str, peer: Peer, attach: bool) -> Volume:
         if nguid != "ab":
             raise BadInput("no such volume", nguid, "name another", errno=errno.ENOENT)
-        return Volume(8, 9, fd_passing.promise(b"one", pipes()) if attach else "")
+        return Volume(8, 9, True, fd_passing.promise(b"one", pipes()) if attach else "")
 
     fd_passing.open_volume = opened
     assert ask(fd_passing, b"look ab\n")[0] == b"ok 8 9\n"

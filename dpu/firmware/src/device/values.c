@@ -7,6 +7,7 @@
 
 #define SWEEP 64           /* entries looked at for one that has lost its blocks */
 #define STEP_NS 1000000ull /* of a session that has no pace of its own */
+#define STORE_FLAGS (uint32_t)(OFS_VALUE_KEEP | OFS_VALUE_OVER | OFS_VALUE_DURABLE)
 
 /* ---- blocks of a value ---- */
 
@@ -56,6 +57,18 @@ ofs_value_is_whole(const struct ofs_device *device, uint32_t tenant,
 			&& !is_dirty(device, tenant, chunk, layer))
 			return false;
 	return true;
+}
+
+/* Whether a piece of a whole value is not on the drive yet. */
+static bool
+is_on_its_way(const struct ofs_device *device, uint32_t tenant, const struct ofs_value *value)
+{
+	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, &value->store_key);
+
+	for (uint32_t layer = pieces_of(device, value->name.length); layer-- > 0;)
+		if (!ofs_core_block_is_stored(device->core, chunk, layer))
+			return true;
+	return false;
 }
 
 void
@@ -143,7 +156,7 @@ store(struct ofs_device *device, uint32_t port, const struct ofs_value_ask *ask,
 	const struct ofs_value *entry;
 	int rc;
 
-	if (ask->length == 0 || ask->flags & ~(uint32_t)(OFS_VALUE_KEEP | OFS_VALUE_OVER))
+	if (ask->length == 0 || ask->flags & ~STORE_FLAGS)
 		return -EINVAL;
 	if (pieces_of(device, ask->length) > device->config.core.layer_count)
 		return -EMSGSIZE;
@@ -172,7 +185,8 @@ commit(struct ofs_device *device, uint32_t port, uint32_t session)
 	if (state->role != OFS_VALUE_WRITES)
 		return -EPERM;
 	value.store_key = state->chunks[0].store_key;
-	if (!ofs_value_is_whole(device, tenant, &value.store_key, value.name.length))
+	if (!ofs_value_is_whole(device, tenant, &value.store_key, value.name.length)
+		|| (value.name.flags & OFS_VALUE_DURABLE && is_on_its_way(device, tenant, &value)))
 		return -EAGAIN;
 	entry = look(device, tenant, &value.name.key);
 	rc = check_flags(entry, value.name.flags);

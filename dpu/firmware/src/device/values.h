@@ -26,7 +26,7 @@ struct ofs_value_name {
 	struct ofs_key key;
 	uint64_t length;
 	uint32_t generation; /* 0: no value */
-	uint32_t flags;      /* OFS_VALUE_KEEP, OFS_VALUE_OVER, while it is stored */
+	uint32_t flags;      /* of its STORE, while it is stored */
 };
 
 struct ofs_value {

@@ -39,6 +39,14 @@ send(struct ofs_value_io *io, struct ofs_task_batch *batch, uint32_t verb, uint3
 	return rc;
 }
 
+static uint32_t
+flags_of(const struct ofs_value_task *task)
+{
+	uint32_t flags = task->flags & OFS_TASK_DURABLE ? OFS_VALUE_DURABLE : 0;
+
+	return flags | (task->flags & (OFS_TASK_KEEP | OFS_TASK_OVER));
+}
+
 /* What the tasks at the head of a queue ask for together, with one verb: how many. */
 static uint32_t
 gather(const struct ofs_task_queue *queue, uint32_t room, struct ofs_task_batch *batch)
@@ -50,7 +58,7 @@ gather(const struct ofs_task_queue *queue, uint32_t room, struct ofs_task_batch 
 	for (; task != NULL && count < most && task->verb == queue->head->verb; task = task->next) {
 		batch->asks[count++] = (struct ofs_value_ask){.key = task->key,
 			.length = task->verb == OFS_VALUE_STORE ? task->length : 0,
-			.flags = task->flags & (OFS_TASK_KEEP | OFS_TASK_OVER)};
+			.flags = flags_of(task)};
 	}
 	return count;
 }

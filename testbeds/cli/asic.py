@@ -169,7 +169,8 @@ def synth(
         if not blocks or row.block in blocks
     ]
     names = ("block", "size", "area_um2", "flops", "path_ps", "clock_ghz")
-    table = Table.named(names, [[row[name] for name in names] for row in rows], left=2)
+    cells = [[row[name] for name in names] for row in rows]
+    table = Table.named(names, cells, left=2, wrap=("size",))
     head = {"library": found.library, "node_nm": found.node_nm, "program": found.program}
     emit({**head, "rows": rows}, form, table)
 

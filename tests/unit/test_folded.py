@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, emit, one_line_errors
@@ -51,11 +52,32 @@ def test_what_has_nothing_in_a_part_is_not_in_it() -> None:
     assert text.count("bound") == 1 and text.count(NAMES[0]) > 1
 
 
-def test_names_alone_and_what_fits_stay_as_they_are() -> None:
+def test_what_fits_stays_as_it_is() -> None:
     both = Table("name", "value", box=None)
     both.add_row("x" * 30, "y " * 40)
-    assert printed(folded(both), 40) == printed(both, 40)
+    assert printed(folded(both), 80) == printed(both, 80)
     assert printed(folded(table(2)), 80) == printed(table(2), 80)
+
+
+@pytest.mark.parametrize("sentences", [1, 2])
+def test_the_longest_text_yields_before_a_word_breaks(sentences: int) -> None:
+    """Does a column of sentences that has no room stand below its row, its words whole?"""
+    made = table(4)
+    for number in range(sentences):
+        made.add_column(f"reason {number}", overflow="fold")
+        words = [Text(f"whole{number}{row} words " * 12) for row in range(3)]
+        made.columns[-1]._cells = list(words)
+    made.columns[-1].header = "source"
+    lines = printed(folded(made), 80)
+    text = "\n".join(lines)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    for row, name in enumerate(NAMES):
+        at = next(at for at, line in enumerate(lines) if line.startswith(name))
+        last = f"whole{sentences - 1}{row}"
+        assert text.split().count(last) == 12, "no word is broken"
+        assert all(f"{row}{figure}.5 %" in lines[at] for figure in range(4))
+        assert last in lines[at + 1 if sentences == 1 else at + 4]
+    assert text.count("source") == (1 if sentences == 1 else 3)
 
 
 HOSTILE = "a\x1b[2J\u202eb\x07\r\u2028"

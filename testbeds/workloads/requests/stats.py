@@ -293,7 +293,7 @@ Row = tuple[str, str, str]
 def render(info: TraceInfo) -> Group:
     """Name, value and meaning, one figure a row, under the notes; without figures that the format
     does not have."""
-    table = Table(show_header=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim", overflow="fold")

@@ -32,7 +32,7 @@ def size(
 ) -> None:
     """Find the smallest chip that serves a load: lanes, memories, SRAM, drives, mm², W and $.
 
-    What is full next is named. A chip too small for its own metadata is refused.
+    Names the unit that a larger load fills first. A chip too small for its own metadata is refused.
     """
     from offstage.asic_model.parameters import read_preset
     from offstage.asic_model.trace import read_trace
@@ -75,5 +75,5 @@ def _rows(found: object) -> list[list[str]]:
     rows.append(
         ["tokens/s", f"{found.tokens_per_s:,.0f}", f"at most {found.tokens_per_s_max:,.0f}"]
     )
-    rows.append(["full next", found.next_bottleneck, "", f"{found.next_used:.0%}"])
+    rows.append(["next bottleneck", found.next_bottleneck, "", f"{found.next_used:.0%}"])
     return rows

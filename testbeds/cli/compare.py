@@ -17,6 +17,10 @@ __all__ = ["register"]
 
 FEW = 6
 """Draws of a quick comparison."""
+PRICED = (
+    "Prices and power are those of offstage plan, of its H100. Dollars and Wh pay for decoding; a "
+    "plan's also pay for prefill."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -111,8 +115,9 @@ def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Forma
             folder = out if len(found) == 1 else out / run.path.name
             page, figures = write_comparison(result, folder)
             notes = noted(result)
-            told = map(Text, note_lines(notes))
-            said = f"At {result.load}; modelled."
+            unsaid = {note: of for note, of in notes.items() if note.code != "uncalibrated"}
+            told = map(Text, note_lines(unsaid))  # the table marks what is uncalibrated
+            said = f"Modelled, for {result.load}. {PRICED}"
             texts += [result.sentence, "", console_table(result.columns), said, *told]
             texts += ["", str(page), ""]
             results.append(

@@ -72,14 +72,12 @@ def render(plan: Plan) -> str:
 def _tiles(plan: Plan) -> list[Tile]:
     best = next(one for one in plan.places if one.name == plan.best)
     tied = sum(one.tied for one in plan.places)
-    under = (
-        f"a tie with {tied} other{'s' if tied > 1 else ''}" if tied else "no other is a tie with it"
-    )
+    under = f"ties with {tied} other{'s' if tied > 1 else ''}" if tied else "no other ties with it"
     tiles = [Tile("cheapest place", label(best.name), f"for KV between two turns; {under}")]
     for name, key, unit, under in (
-        ("GPUs", "gpus", "1", f"bound by {best.gpu_binds}"),
-        ("a million tokens", "usd_per_mtok", "$", "prompts and answers"),
-        ("energy of them", "kwh_per_mtok", "kWh", "not part of the dollars"),
+        ("GPUs", "gpus", "1", f"limited by {best.gpu_binds}"),
+        ("$ per 1M tokens", "usd_per_mtok", "$", "tokens of prompts and answers"),
+        ("Wh per 1M tokens", "kwh_per_mtok", "kWh as Wh", "not part of the dollars"),
     ):
         figure_of = best.figures[key]
         assert figure_of is not None, "the cheapest place has them"
@@ -112,12 +110,12 @@ def figures_of(plan: Plan) -> list[Figure]:
     """Every figure of the page: of the plan, and of the trace where it has one."""
     best, curves = label(plan.best), plan.curves
     inputs = tornado(
-        plan.effects, best, plan.base, "dollars for a million tokens", lambda value: f"${value:.3g}"
+        plan.effects, best, plan.base, "dollars per million tokens", lambda value: f"${value:.3g}"
     )
     found = [
         Figure(
             "cost",
-            "Cost of a million tokens",
+            "Cost per million tokens",
             [bars(plan)],
             "Prompts and answers; GPUs by the hour, purchases over their lifetime, rent by the "
             "month. Line: nine in ten draws. Faint: places that do not work; the table gives "

@@ -43,7 +43,7 @@ def _colours(plan: Plan) -> dict[str, str]:
 
 
 def bars(plan: Plan) -> Plot:
-    """Dollars for a million tokens by place, each with its range."""
+    """Dollars per million tokens by place, each with its range."""
     rows = [one for one in plan.places if one.figures["usd_per_mtok"] is not None]
     height = 1.0 + 0.42 * len(rows)
 
@@ -66,10 +66,10 @@ def bars(plan: Plan) -> Plot:
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.set_xlim(left=0)
-        axes.set_xlabel("dollars for a million tokens")
+        axes.set_xlabel("dollars per million tokens")
 
     return Plot(
-        "cost", "Dollars for a million tokens by place", draw, height=height, paper_height=height
+        "cost", "Dollars per million tokens by place", draw, height=height, paper_height=height
     )
 
 
@@ -96,10 +96,10 @@ def over(plan: Plan, by: str) -> Plot:
         plain_logs(axes, x="number", y="number" if by == "gap" else "")
         if by == "users":
             axes.set_ylim(bottom=0)
-        axes.set(xlabel=x, ylabel="dollars for a million tokens")
+        axes.set(xlabel=x, ylabel="dollars per million tokens")
         drawn.legend(axes)
 
-    said = f"Dollars for a million tokens over {x}, by place"
+    said = f"Dollars per million tokens over {x}, by place"
     return Plot(f"cost over {by}", said, draw, height=3.4, legend_rows=len(lines), paper_height=3.4)
 
 

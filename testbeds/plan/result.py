@@ -49,6 +49,7 @@ FIGURES: dict[str, Callable[[Place], float]] = {
     "life_years": lambda one: one.years,
     "usd_per_h": lambda one: one.usd_per_h,
     "usd_per_mtok": lambda one: one.usd_per_mtok,
+    "usd_per_mtok_decoded": lambda one: one.usd_per_mtok_decoded,
     "kwh_per_mtok": lambda one: one.kwh_per_mtok,
 }
 """The figures of a place that have a range."""

@@ -31,62 +31,66 @@ class Rule(NamedTuple):
 
 RULES: dict[str, Rule] = {
     "half_weights": Rule(
-        "KV is half the weights from",
+        "KV reaches half the weights at",
         "tokens",
         "above this many tokens of live context over all users, KV dominates memory",
     ),
     "dram_over_flash": Rule(
-        "DRAM rather than flash below",
+        "DRAM beats flash below",
         "s",
-        "KV that is requested again sooner is cheaper in DRAM, later in flash (the five-minute "
-        "rule)",
+        "KV that is requested again sooner than this is cheaper in DRAM, later in flash (the "
+        "five-minute rule)",
     ),
     "cxl_over_flash": Rule(
-        "CXL rather than flash below",
+        "CXL beats flash below",
         "s",
-        "the same for memory behind CXL, of one host; times the hosts that share a copy",
+        "the same for CXL memory of one host; multiply by the number of hosts that share a copy",
     ),
-    "hbm_over_dram": Rule("HBM rather than DRAM below", "s", "the same one step up"),
+    "hbm_over_dram": Rule("HBM beats DRAM below", "s", "the same, one step up"),
     "keep_hbm": Rule(
-        "kept in HBM for",
+        "worth keeping in HBM for",
         "s",
-        "after this time the rent of HBM exceeds the cost of prefilling again",
+        "beyond this, the HBM costs more than prefilling again",
     ),
-    "keep_dram": Rule("kept in DRAM for", "s", "the same for DRAM"),
-    "keep_flash": Rule("kept in flash for", "s", "the same for TLC flash, less its wear"),
-    "keep_object": Rule("kept in object storage for", "s", "the same for object storage"),
+    "keep_dram": Rule("worth keeping in DRAM for", "s", "the same for DRAM"),
+    "keep_flash": Rule(
+        "worth keeping in flash for", "s", "the same for TLC flash, with its wear deducted"
+    ),
+    "keep_object": Rule("worth keeping in object storage for", "s", "the same for object storage"),
     "rate_to_fetch": Rule(
         "fetching beats prefilling above",
         "B/s",
-        "a tier with less bandwidth per replica is slower than its GPUs, at any length",
+        "with less bandwidth per replica, prefilling again is faster at any length",
     ),
     "crossover": Rule(
-        "fetched from flash if longer than",
+        "worth fetching from flash beyond",
         "tokens",
-        "prefilling a shorter prefix again takes less than the latency of a read",
+        "prefilling a shorter prefix again takes less time than the latency of a read",
     ),
     "write_cost": Rule(
-        "writing to flash wears", "$/Mtok", "price of the drive over its write endurance"
+        "flash wear per 1M tokens written", "$/Mtok", "price of the drive over its write endurance"
     ),
     "least_reuse": Rule(
-        "written if reused with at least",
+        "worth writing if reuse is at least",
         "share",
-        "admission by wear: below it, prefilling again is cheaper than wearing the drive",
+        "admission by wear: below it, prefilling again is cheaper than wearing out the drive",
     ),
     "effective": Rule(
-        "mean read of a block", "s", "at the hit rate of the inputs; a miss is a read of the drive"
+        "mean time to read a block",
+        "s",
+        "at the hit rate of the inputs; a miss reads the drive",
     ),
     "visible": Rule(
-        "visible time of a fetch, layer by layer",
+        "exposed time of a layer-by-layer fetch",
         "s",
-        "the part that prefilling the turn's new tokens does not hide",
+        "the part that is not hidden by prefilling the turn's new tokens",
     ),
-    "cold_flash": Rule("cold start from one drive", "s", "the weights of one replica"),
+    "cold_flash": Rule("cold start from one drive", "s", "to read the weights of one replica"),
     "cold_object": Rule("cold start from object storage", "s", "the same"),
     "own_tokens": Rule(
-        "own machines pay from",
+        "owning machines pays from",
         "tokens/month",
-        "output tokens per month for which an API costs as much as the cheapest place",
+        "output tokens a month at which an API costs as much as the cheapest place",
     ),
 }
 """Every rule, in the order in which they are shown."""

@@ -52,6 +52,7 @@ class Place:
     years: float = math.inf
     usd_per_h: float = math.inf
     usd_per_mtok: float = math.inf
+    usd_per_mtok_decoded: float = math.inf
     kwh_per_mtok: float = math.inf
     note: str = ""
 
@@ -226,7 +227,7 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
     work = math.ceil((prefilling + reading) / (replica - weights))
     place.replica, place.gpus = replica, replica * max(room, work, 1)
     place.gpu_binds = (
-        "room for KV" if room >= work else ("prefill" if prefilling >= reading else "rate of HBM")
+        "room for KV" if room >= work else ("prefill" if prefilling >= reading else "HBM bandwidth")
     )
     return place
 
@@ -251,7 +252,9 @@ def _price(place: Place, question: Question, load: Load, tier: bool) -> None:
     if place.dpus:
         usd += place.dpus * v[f"{question.dpu}.each"] / v["serving.life"]
         watts += place.dpus * v[f"{question.dpu}.power"]
-    tokens_per_h = 3_600.0 * place.turns_per_s * (load.tokens + v["workload.answer"])
+    turns_per_h = 3_600.0 * place.turns_per_s
+    tokens_per_h = turns_per_h * (load.tokens + v["workload.answer"])
     place.usd_per_h = usd
     place.usd_per_mtok = usd / tokens_per_h * MTOK
+    place.usd_per_mtok_decoded = usd / (turns_per_h * v["workload.answer"]) * MTOK
     place.kwh_per_mtok = watts * 3_600.0 / KWH / tokens_per_h * MTOK

@@ -57,7 +57,7 @@ SCALES = {
     "years": ((1, "years"),),
     "$": ((1, ""),),
     "$/Mtok": ((1, ""),),
-    "kWh": ((1, "kWh"), (1e-3, "Wh")),
+    "kWh as Wh": ((1e-3, ""),),
     "share": ((0.01, "%"),),
     "1": ((1, ""),),
 }
@@ -112,34 +112,45 @@ def _devices(place: PlaceRow) -> str:
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
-    ("dearer than the cheapest", "both of the same draws", lambda one: _over(one)),
-    ("GPUs", "all GPUs, and their bottleneck", lambda one: f"{shown(one.figures['gpus'], '1')}"),
-    ("GPUs' bound", "the need that requires most of them", lambda one: one.gpu_binds or "–"),
-    ("devices", "modules or drives, and their bottleneck", _devices),
-    ("devices' bound", "the need that requires most of them", lambda one: one.device_binds or "–"),
+    ("cost over the cheapest", "both in the same draws", lambda one: _over(one)),
+    ("GPUs", "of all replicas", lambda one: f"{shown(one.figures['gpus'], '1')}"),
+    ("GPUs limited by", "the need that takes the most GPUs", lambda one: one.gpu_binds or "–"),
+    ("devices", "modules or drives", _devices),
+    ("devices limited by", "the need that takes the most devices", lambda one: _need(one)),
     ("KV", "waiting bytes", lambda one: _zero(one.figures["capacity_bytes"], "B")),
-    ("read", "mean of all users", lambda one: _zero(one.figures["read_bytes_per_s"], "B/s")),
+    ("read rate", "mean of all users", lambda one: _zero(one.figures["read_bytes_per_s"], "B/s")),
     (
         "first token",
         "of a turn, without queues",
         lambda one: shown(one.figures["first_token_s"], "s"),
     ),
     (
-        "a million tokens",
-        "of prompts and answers",
+        "$ per 1M tokens",
+        "tokens of prompts and answers",
         lambda one: shown(one.figures["usd_per_mtok"], "$/Mtok"),
     ),
     (
-        "energy of them",
-        "not part of the dollars",
-        lambda one: shown(one.figures["kwh_per_mtok"], "kWh"),
+        "$ per 1M decoded tokens",
+        "the same dollars, prefill included, over the tokens of answers alone, as offstage compare "
+        "counts tokens; it compares decoding, without prefill",
+        lambda one: shown(one.figures["usd_per_mtok_decoded"], "$/Mtok"),
     ),
     (
-        "life",
-        "of the drives at this rate of writes",
+        "Wh per 1M tokens",
+        "tokens of prompts and answers; the price of this energy is not in the dollars",
+        lambda one: shown(one.figures["kwh_per_mtok"], "kWh as Wh"),
+    ),
+    (
+        "drive life",
+        "at this rate of writes",
         lambda one: shown(one.figures["life_years"], "years"),
     ),
 )
+
+
+def _need(place: PlaceRow) -> str:
+    rates = {"read": "read rate", "write": "write rate"}
+    return rates.get(place.device_binds, place.device_binds) or "–"
 
 
 def _over(place: PlaceRow) -> str:
@@ -193,18 +204,19 @@ def sentence(plan: Plan) -> str:
     if best.figures["devices"] is not None and best.figures["devices"].value:
         what = "module" if best.name in ("ddr5", "cxl") else "drive"
         text += f" and {_value(_devices(best))} {what}s"
-    text += f", {_value(shown(best.figures['usd_per_mtok'], '$'))} a million tokens"
+    dollars = _value(shown(best.figures["usd_per_mtok"], "$"))
+    text += f", {dollars} per million tokens of prompt and answer"
     tied = [_spoken(one.name) for one in plan.places if one.tied]
     rules = {one.name: one.figure for one in plan.rules}
     again = next(one for one in plan.places if one.name == RECOMPUTE).figures["usd_per_mtok"]
     if best.name != RECOMPUTE and again is not None:
         text += f", against {_value(shown(again, '$'))} for prefilling every turn again"
-    text += f"; {_listed(tied)} {'is' if len(tied) == 1 else 'are'} a tie with it" if tied else ""
+    text += f"; {_listed(tied)} {'ties' if len(tied) == 1 else 'tie'} with it" if tied else ""
     keep = rules["keep_flash"]
     if keep is None or keep.value <= 0:
         return f"{text}; keeping KV in flash costs more than it saves."
-    pays = f"flash pays if KV is requested again within {shown(keep, 's')}, and "
-    pays += f"replaces DRAM if that is later than {shown(rules['dram_over_flash'], 's')}"
+    pays = f"flash pays off if KV is requested again within {shown(keep, 's')}, and "
+    pays += f"beats DRAM if that takes longer than {shown(rules['dram_over_flash'], 's')}"
     return f"{text}; {pays}."
 
 
@@ -229,13 +241,13 @@ def dpu_lines(plan: Plan) -> list[str]:
         sooner = "sooner" if wait.value < 0 else "later"
         time = "at the same time" if same else f"{shown(_positive(wait), 's')} {sooner}"
         found.append(
-            f"Flash behind a DPU against {label(one.base)}: dollars {more(one.usd)}, "
+            f"Flash behind a DPU against {label(one.base)}: cost {more(one.usd)}, "
             f"first token {time}" + _verdict(one.usd, wait, same)
         )
     if found:
         found.append(
-            "A plan does not price what else a DPU does: blocks staged before they are asked "
-            "for (offstage demo), cores of the host, one copy for all hosts"
+            "A plan puts no price on what else a DPU does: it stages blocks before they are needed "
+            "(offstage demo), spares host cores, and holds one copy for all hosts"
         )
     return found
 
@@ -247,7 +259,7 @@ def _verdict(usd: Range, wait: Range, same: bool) -> str:
     if cheaper or (sooner and not dearer):
         return ": it pays"
     if same and not cheaper:
-        return ": it adds nothing that the plan counts" + (", and costs more" if dearer else "")
+        return ": no gain that the plan counts" + (", at a higher price" if dearer else "")
     return ""
 
 
@@ -269,7 +281,7 @@ def places_table(plan: Plan) -> Table:
         notes = (
             Cell("", small=one.note, terse="see note" if one.note else " ") for one in plan.places
         )
-        lines.append([Cell("does not work"), *notes])
+        lines.append([Cell("ruled out"), *notes])
     return Table.of(columns, lines)
 
 
@@ -283,8 +295,13 @@ def _two_lines(text: str) -> Cell:
 def console(plan: Plan) -> Group:
     """Sentence, places, rules and the inputs that matter most."""
     noted = [f"{label(one.name)}: {one.note}" for one in plan.places if one.note]
-    noted.append(f"a daemon decides by these prices with {daemon_sets(plan)}")
-    noted.append(f"each range covers nine in ten of {plan.draws} draws of all inputs together")
+    noted += [
+        f"for a daemon that decides by these prices: offstage dpu serve {daemon_sets(plan)}",
+        "$ per 1M tokens counts tokens of prompts and answers. $ per 1M decoded tokens are the "
+        "same dollars over the answers alone, prefill paid; those of offstage compare have the "
+        "same prices and pay for decoding only",
+        f"each range covers 90 % of {plan.draws} draws, each of which varies all inputs",
+    ]
     trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(
         Text(plan.sentence),
@@ -314,7 +331,7 @@ def _rules(plan: Plan) -> Table:
 
 def _matters(plan: Plan) -> Table:
     columns = [Column("most important inputs", left=True)]
-    columns += map(Column, ("range", "a million tokens at its ends", "kind"))
+    columns += map(Column, ("range", "$ per 1M tokens at its ends", "kind"))
     kinds = {one.name: one for one in plan.inputs}
     rows = []
     for one in plan.effects[:8]:

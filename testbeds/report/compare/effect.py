@@ -88,7 +88,7 @@ class Load:
         ms, count = 1e3 * work.host_s, round(work.tokens)
         return (
             f"{gpus:,} GPU{'s' * (gpus != 1)}, each decoding {count:,} session{'s' * (count != 1)} "
-            f"of {own} at {ms:.3g} ms of its own a token"
+            f"of {own} at {ms:.3g} ms of GPU time per token"
         )
 
 

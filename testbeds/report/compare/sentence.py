@@ -36,7 +36,7 @@ def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
         text += f", {' and '.join(pieces)}: {_verdict(best, bases)}"
     rest = [_loaded([one for one in others if one.load is not None and one is not _own(columns)])]
     if few_draws:
-        rest.append(f"ranges cover {few_draws} draw{'s' * (few_draws != 1)}")
+        rest.append(f"the ranges cover {few_draws} draw{'s' * (few_draws != 1)}")
     rest.append(model_error(measured, others))
     return f"{text}; {'; '.join(rest)}."
 
@@ -67,8 +67,8 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
     rows = (
         ("tokens/s", "tokens_per_s", ""),
         ("ms per token", "token_ms", ""),
-        ("$ per million tokens", "dollars", "$"),
-        ("J per million tokens", "joule", ""),
+        ("$ per 1M decoded tokens", "dollars", "$"),
+        ("Wh per 1M decoded tokens", "joule", ""),
     )
     found = [
         Tile(
@@ -88,14 +88,13 @@ def model_error(measured: Column, others: Sequence[Column]) -> str:
     """The error of the model of the measured device."""
     own = _own([measured, *others])
     if own is None:
-        return "no model of the measured DPU was run, so the models' error is unknown"
-    pieces = [
-        f"{_signed(getattr(own.fetch_ns, key), getattr(measured.fetch_ns, key))} in {name}"
-        for key, name in (("mean", "mean"), ("p99", "p99"))
-    ]
+        return "the measured device itself was not modelled, so the models' error is unknown"
+    mean, tail = (
+        _off(getattr(own.fetch_ns, key), getattr(measured.fetch_ns, key)) for key in ("mean", "p99")
+    )
     return (
-        f"the check of the method, the same model of the {measured.device}, is off by "
-        f"{' and '.join(pieces)} fetch latency, which the ranges contain"
+        f"as a check, the same model of the {measured.device} predicts a mean fetch latency {mean} "
+        f"and a p99 {tail}, which the ranges include"
     )
 
 
@@ -135,14 +134,14 @@ def _loaded(devices: Sequence[Column]) -> str:
     bound = {name: load for name, load in found.items() if load.binds != "nothing"}
     if not bound:
         most = max((load.busiest_share for load in found.values()), default=0.0)
-        return f"this load reaches no device's knee: no unit is used more than {percent(most)}"
+        return f"this load saturates no device: no unit is more than {percent(most)} busy"
     pieces = [
-        f"on {name} {load.binds} is used {percent(load.busiest_share)}"
+        f"{load.binds} is {percent(load.busiest_share)} busy on {name}"
         for name, load in bound.items()
     ]
     idle = [name for name in found if name not in bound]
     if idle:
-        pieces.append(f"nothing binds on {' and '.join(idle)}")
+        pieces.append(f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no bottleneck")
     return ", ".join(pieces)
 
 
@@ -159,11 +158,11 @@ def _own(columns: Sequence[Column]) -> Column | None:
     )
 
 
-def _signed(modelled: float, measured: float) -> str:
+def _off(modelled: float, measured: float) -> str:
     if not measured:
-        return "an unknown amount"
+        return "with an unknown error"
     error = modelled / measured - 1.0
-    return ("+" if error > 0 else "") + percent(error)
+    return f"{percent(abs(error))} too {'high' if error > 0 else 'low'}"
 
 
 def _gpus(load: LoadFigures) -> str:

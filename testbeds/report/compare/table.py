@@ -67,6 +67,11 @@ def _joule(value: float) -> str:
     return f"{value:.3g} J" if value >= 0.1 else f"{value * 1e3:.3g} mJ"
 
 
+def _watt_hours(joule: float) -> str:
+    value = joule / 3600
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _of_load(
     key: str, form: Callable[[float], str] = lambda value: f"{value:,.4g}"
 ) -> Callable[[Column], str]:
@@ -105,29 +110,30 @@ ROWS = (
     ),
     Row(
         "load_dollars",
-        "$ per million tokens",
-        "Of the GPUs, rented by the hour, and the device with its drives, over its life.",
+        "$ per 1M decoded tokens",
+        "Of the GPUs, rented by the hour, and the device with its drives, over its life, at the "
+        "prices of offstage plan. Decoding only: a plan's row of this name pays for prefill too.",
         _of_load("dollars", _dollar),
         True,
     ),
     Row(
         "load_device_dollars",
-        "$ of the device",
-        "Of it the device with its drives.",
+        "$ per 1M decoded tokens, device alone",
+        "The share of the device with its drives.",
         _of_load("device_dollars", _dollar),
     ),
     Row(
         "load_joule",
-        "J per million tokens",
-        "Of the GPUs and the device with its drives.",
-        _of_load("joule", _joule),
+        "Wh per 1M decoded tokens",
+        "Energy of the GPUs and the device with its drives.",
+        _of_load("joule", _watt_hours),
         True,
     ),
     Row(
         "load_device_joule",
-        "J of the device",
-        "Of it the device with its drives.",
-        _of_load("device_joule", _joule),
+        "Wh per 1M decoded tokens, device alone",
+        "The share of the device with its drives.",
+        _of_load("device_joule", _watt_hours),
     ),
     Row(
         "load_binds",
@@ -139,7 +145,7 @@ ROWS = (
     Row(
         "load_knee_gpus",
         "GPUs per device",
-        "GPUs of this load that one device stands for: with more, a unit of it binds.",
+        "GPUs of this load that one device can serve: with more, one of its units saturates.",
         _knee,
         True,
     ),
@@ -152,8 +158,8 @@ ROWS = (
     ),
     Row(
         "load_tokens_per_s_max",
-        "tokens/s at most",
-        "What that unit passes, however many GPUs there are.",
+        "maximum tokens/s",
+        "What that unit lets through, however many GPUs there are.",
         lambda one: (
             "–"
             if one.load is None or one.load.tokens_per_s_max is None
@@ -226,7 +232,7 @@ ROWS = (
     ),
     Row(
         "speed_up_same_drives",
-        "on the same drives",
+        "faster on the same drives",
         "Mean fetch latency of today's daemon, "
         "modelled on this device's drives, over this device's: the gain that does not come from "
         "the drives.",
@@ -260,14 +266,14 @@ ROWS = (
     ),
     Row(
         "joule_per_gb",
-        "energy per GB",
+        "J per GB",
         "Energy of the device per GB delivered to the hosts; at low utilisation mostly idle power.",
         lambda one: _range(one.joule_per_gb, _joule),
     ),
     Row(
         "joule_per_token",
-        "energy per token",
-        "The same over the tokens of the run.",
+        "J per token",
+        "The same per decoded token of the run.",
         lambda one: _range(one.joule_per_token, _joule),
     ),
     Row(
@@ -284,17 +290,22 @@ ROWS = (
     ),
     Row(
         "arm_cores",
-        "Arm cores for the same",
+        "equivalent Arm cores",
         "Cores of a BlueField-3 needed for the command rate that this device can reach.",
         lambda one: _range(one.arm_cores, _unit("")),
     ),
     Row(
         "binds_first",
-        "binds in the run",
+        "bottleneck in the run",
         "The busiest unit at the run's own load; nothing where each is used less than a fifth.",
         lambda one: one.binds_first or "–",
     ),
-    Row("diverged", "decisions that differ", "From the recorded run's, by kind.", _diverged),
+    Row(
+        "diverged",
+        "different decisions",
+        "Decisions that differ from the recorded run's, by kind.",
+        _diverged,
+    ),
 )
 
 

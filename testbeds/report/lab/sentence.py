@@ -162,11 +162,11 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
         if len(near) == 1 < len(rows):
             others = f", and no other of the {len(rows)} policies is{within}"
         return f"Without prefetch, {had}{others}"
-    limit = f" within {DEAR:g}×" if near and spent else within
-    rank = f", the most of {policies}{limit}" if len(rows) > 1 else ""
+    limit = f" that read at most {DEAR:g}×" if near and spent else within
+    rank = f", the highest of {policies}{limit}" if len(rows) > 1 else ""
     price = f", for {ratio(spent.value)} the bytes read" if spent else ""
     if spent and metric.traffic == "traffic_vs_reference":
-        price += " of the reference"
+        price = f", for {ratio(spent.value)} the bytes that the reference read"
     without = None if none is None else metric.hit_of(none)
     against = ""
     if without is not None and gained is not None and gained < EQUAL:
@@ -235,8 +235,8 @@ def sweep_sentence(view: View) -> str:
     spent = [t.value for _, _, point, _ in rows if (t := metric.traffic_of(point))]
     if spent:
         ends = dict.fromkeys((ratio(min(spent)), ratio(max(spent))))
-        of = " of the reference" if metric.traffic == "traffic_vs_reference" else ""
-        text += f", for {' to '.join(ends)} the bytes read{of}"
+        whose = "that the reference read" if metric.traffic == "traffic_vs_reference" else "read"
+        text += f", for {' to '.join(ends)} the bytes {whose}"
     names = [look.name for _, look, _, _ in rows]
     often = max(dict.fromkeys(names), key=names.count)
     pieces = [text, f"the best in {names.count(often)} of {len(rows)} was {often}"]

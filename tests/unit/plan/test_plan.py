@@ -58,6 +58,14 @@ def test_turns_that_find_nothing_cost_what_prefilling_costs() -> None:
     assert ten["tlc"].usd_per_mtok < ten["recompute"].usd_per_mtok
 
 
+def test_decoded_tokens_carry_all_dollars() -> None:
+    """Are dollars per decoded token those of the machines, over the answers' tokens alone?"""
+    place = found({"workload.answer": 500.0})["tlc"]
+    answered = place.turns_per_s * 3_600 * 500
+    assert math.isclose(place.usd_per_mtok_decoded * answered / 1e6, place.usd_per_h)
+    assert place.usd_per_mtok_decoded > 200 * place.usd_per_mtok
+
+
 def test_each_need_of_a_tier_can_bind() -> None:
     """The most demanding of capacity, rates and wear gives the number of devices."""
     for changes, binds in (
@@ -75,7 +83,7 @@ def test_each_need_of_a_gpu_can_bind() -> None:
     assert found()["hbm"].gpu_binds == "room for KV"
     assert found()["recompute"].gpu_binds == "prefill"
     slow = found({"h100.bandwidth": 1e12, "h100.compute": 1e18})
-    assert slow["tlc"].gpu_binds == "rate of HBM"
+    assert slow["tlc"].gpu_binds == "HBM bandwidth"
 
 
 def test_gpus_hold_what_is_live() -> None:
@@ -142,7 +150,7 @@ def test_a_place_is_dearer_by_draws_of_the_same_inputs() -> None:
     spread = best.figures["usd_per_mtok"]
     assert spread is not None and spread.high > 2 * spread.low
     assert again.over_best is not None and again.over_best.low > 0 and not again.tied
-    assert "flash behind a DPU (G3.5) is a tie with it" in sentence(planned())
+    assert "flash behind a DPU (G3.5) ties with it" in sentence(planned())
 
 
 def test_what_a_dpu_adds_is_said_against_each_place_that_it_could_replace() -> None:
@@ -153,7 +161,7 @@ def test_what_a_dpu_adds_is_said_against_each_place_that_it_could_replace() -> N
     usd, wait = against["hbm"].usd, against["hbm"].first_token_s
     assert usd is not None and usd.value < -0.5 and wait is not None and wait.low > 0
     lines = dpu_lines(planned())
-    assert "adds nothing that the plan counts" in lines[0] and "later" in lines[1]
+    assert "no gain that the plan counts" in lines[0] and "later" in lines[1]
     assert not planned(tiers=("tlc", "hbm")).dpu
 
 

@@ -35,16 +35,16 @@ def test_the_stand_in_is_a_check_and_no_baseline() -> None:
     found = columns(Range(900, 800, 1000), Range(300, 200, 400))
     found[1].load = load_at(Range(12345, 12345, 12345), 1.0)
     text = answer(found, "64 GPUs")
-    assert "the check of the method" in text and "dpu_x86_measured" not in text
+    assert "as a check" in text and "dpu_x86_measured" not in text
     assert "12,345" not in text + "".join(map(str, tiles(found)))
 
 
 def test_nothing_binds_on_an_idle_device() -> None:
     """A load that no device reaches is one line, and names no unit."""
     text = answer(columns(Range(9, 8, 10), Range(9, 8, 10), busiest=0.001), "64 GPUs")
-    assert "reaches no device's knee: no unit is used more than 0.1 %" in text
+    assert "saturates no device: no unit is more than 0.1 % busy" in text
     assert "NVMe" not in text
-    assert "on asic_7nm NVMe is used 50.0 %" in answer(
+    assert "NVMe is 50.0 % busy on asic_7nm" in answer(
         columns(Range(9, 8, 9), Range(9, 8, 9)), "64 GPUs"
     )
 
@@ -55,12 +55,12 @@ def test_tiles_and_table_begin_with_the_effect() -> None:
     names = [one.name for one in tiles(found)]
     assert names[0].startswith("tokens/s") and names[-1].startswith("mean fetch")
     assert [name.split(",")[0] for name in names[2:4]] == [
-        "$ per million tokens",
-        "J per million tokens",
+        "$ per 1M decoded tokens",
+        "Wh per 1M decoded tokens",
     ]
     rows = [str(row[0].text) for row in console_table(found).parts[0].rows]
     assert rows[0] == "tokens/s" and not any("faster" in row for row in rows)
-    assert rows.index("fetch mean") > rows.index("J per million tokens")
+    assert rows.index("fetch mean") > rows.index("Wh per 1M decoded tokens")
 
 
 def test_a_load_is_read_or_refused_in_one_line() -> None:

@@ -124,8 +124,8 @@ def test_the_sentence_says_what_and_against_what(whole: LabSummary, shown: str) 
     assert top.nontrivial_hit and best is not top
     for words in (
         f"With {best.info.policy}, {best.nontrivial_hit.value * 100:.1f} % of the non-trivial",
-        f"for {ratio(best.traffic_vs_reference.value)} the bytes read of the reference",
-        f"the most of {len(near)} policies (of {len(rows)}) within 1.3×",
+        f"for {ratio(best.traffic_vs_reference.value)} the bytes that the reference read",
+        f"the highest of {len(near)} policies (of {len(rows)}) that read at most 1.3×",
         f"against {none.nontrivial_hit.value * 100:.1f} % without prefetch",
         f"{best.nontrivial_gap_closed.value * 100:.1f} % of the gap to the clairvoyant bound",
         f"; {top.info.policy} had {top.nontrivial_hit.value * 100:.1f} % for ",
@@ -184,7 +184,7 @@ def test_the_sentence_omits_a_gap_that_was_not_closed(lab: SimpleNamespace) -> N
     assert "and no other of the 2 policies is within 1.3× the bytes read" in sentence
     without = [msgspec.structs.replace(one, traffic_vs_reference=None) for one in found]
     sentence = plain(lab_sentence(lab.summary(points=without)))
-    assert sentence.partition("; ")[0].endswith("the most of 2 policies")
+    assert sentence.partition("; ")[0].endswith("the highest of 2 policies")
     assert "reference" not in sentence
 
 
@@ -205,7 +205,7 @@ def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) ->
     assert sentence.startswith(
         "Over 2 settings, the best policy of each within 1.3× staged 90.0 to 95.0 % of the "
         "non-trivial demands in time, 10.0 to 13.0 points more than no prefetch, for 1.10× to "
-        "1.20× the bytes read of the reference; "
+        "1.20× the bytes that the reference read; "
     )
     assert "; the best in 1 of 2 was " in sentence and "gained the most in" in sentence
     assert len(sentence.partition("; ")[0]) <= TWO_LINES

@@ -90,7 +90,7 @@ def results(
         new = TRACKERS[to.value](rows, at)
         before = f", {len(rows) - new} were there" if new < len(rows) else ""
         sys.stderr.write(f"offstage: {new} rows written to {to.value}{before}\n")
-    names = [one.strip() for one in columns.split(",")] if columns else list(listing.SHOWN)
+    names = [one.strip() for one in columns.split(",")] if columns else listing.shown_of(rows)
     rows = listing.chosen(rows, names, found)
     lines = [f"skipped: {printable(line)}" for line in skipped]
     if form is ListFormat.csv:

@@ -40,6 +40,7 @@ __all__ = [
     "chosen",
     "filtered",
     "rows_below",
+    "shown_of",
     "sorted_by",
 ]
 
@@ -47,15 +48,16 @@ Value = bool | str | int | float | None
 Row = dict[str, Value]
 SHOWN = (
     "run",
-    "date",
     "arm",
     "setting",
     "hit",
     "nontrivial_hit",
     "traffic_ratio",
+    "traffic_vs_reference",
     "tokens_per_s",
+    "date",
 )
-"""Columns that nobody asked for by name."""
+"""Columns that nobody asked for by name; a figure only where a row has it."""
 DATE_FORMAT = "%Y-%m-%d %H:%M"
 """Of `date`: when the run was done, in UTC."""
 FIX = "name a folder that `offstage demo --out`, `host run --out` or `lab run --out` wrote into"
@@ -113,9 +115,22 @@ def chosen(rows: Sequence[Row], columns: Sequence[str], of: Sequence[Row]) -> li
     return [{column: row.get(column) for column in columns} for row in rows]
 
 
+def shown_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of `SHOWN` that a row has a figure for."""
+    return [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
+
+
 def as_table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    """The rows for a terminal, with units."""
-    heads = [Column(name, left=any(isinstance(row[name], str) for row in rows)) for name in columns]
+    """The rows for a terminal, with units; those of `SHOWN` by the names that reports give them,
+    others by their keys."""
+    heads = [
+        Column(
+            DEFINED[name].label if name in SHOWN and name in DEFINED else name,
+            left=any(isinstance(row[name], str) for row in rows),
+            wrap=name == "arm",
+        )
+        for name in columns
+    ]
     return Table.of(heads, [[_shown(name, row[name]) for name in columns] for row in rows])
 
 

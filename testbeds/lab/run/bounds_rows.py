@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.bindings.units import format_count
-from offstage.testbeds.lab.bounds.predictors import PREDICTORS
+from offstage.bindings.units import format_count, format_share
+from offstage.testbeds.lab.bounds.names import bound_label
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
     bound_totals,
@@ -19,6 +19,9 @@ from offstage.testbeds.lab.run.source import recurs
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["BoundRow", "bounds_rows", "bounds_table"]
+
+NONE_FITS = "does not fit"
+"""In place of a bound: the buffer cannot hold one layer's demands of a step."""
 
 
 class BoundRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ def bounds_rows(experiment: Experiment, folder: Path) -> list[BoundRow]:
                 buffer_over_k=buffer_blocks / grain / spec.selection.k_blocks,
                 granules_per_block=grain,
                 cap_bytes_per_s=cap,
-                bound="does not fit",
+                bound=NONE_FITS,
             )
             if all(key in one for one in seeds):
                 found = [bound_totals(one[key]) for one in seeds]
@@ -83,11 +86,11 @@ def bounds_table(rows: list[BoundRow]) -> Table:
     """The rows as a table to print."""
     columns = [
         Column("workload", left=True),
-        Column("B / k", "{:g}".format),
+        Column("buffer", "{:g} k".format, left=True),
         Column("bound", left=True),
-        Column("non-trivial hit", "{:.1%}".format),
-        Column("hit", "{:.1%}".format),
-        Column("reads", format_count),
+        Column("non-trivial", format_share),
+        Column("hit", format_share),
+        Column("blocks read", format_count),
     ]
     return Table.of(columns, map(_cells, rows))
 
@@ -95,10 +98,5 @@ def bounds_table(rows: list[BoundRow]) -> Table:
 def _cells(row: BoundRow) -> list[object]:
     reads = "" if row.reads is None else row.reads
     hits = ("n/a" if one is None else one for one in (row.nontrivial_hit, row.hit))
-    return [row.workload, row.buffer_over_k, _named(row.bound), *hits, reads]
-
-
-def _named(bound: str) -> str:
-    kinds = {"compulsory": "no prefetch: ", "belady": "no prefetch: "}
-    kind = "predictor: " if bound in PREDICTORS else kinds.get(bound, "")
-    return kind + bound.replace("_", " ")
+    named = row.bound if row.bound == NONE_FITS else bound_label(row.bound)
+    return [row.workload, row.buffer_over_k, named, *hits, reads]

@@ -128,7 +128,7 @@ LAB_DEFINITIONS = (
     ),
     Definition(
         "traffic_vs_reference",
-        "traffic, one scale",
+        "traffic vs reference",
         "Bytes read, over those of the spec's reference point (usually demand-only LRU at 2 k): "
         "one scale for all buffers.",
         "bytes read / bytes read by the reference",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offstage.testbeds.lab.bounds.names import bound_name
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointSummary
 from offstage.testbeds.report.lab.facets import (
     each_facet,
@@ -20,7 +21,7 @@ from offstage.testbeds.report.lab.marks import (
     mark,
     paper_legend,
 )
-from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, bound_name, over_k
+from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
 from offstage.testbeds.report.page.labels import ABOVE_LINE, AROUND, BESIDE, Labels
 from offstage.testbeds.report.page.markup import key
 from offstage.testbeds.report.page.numbers import percent, ratio

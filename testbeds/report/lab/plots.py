@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from offstage.testbeds.lab.bounds.names import bound_name
 from offstage.testbeds.lab.results.summary import PointSummary
 from offstage.testbeds.report.lab.facets import (
     FACETS_MAX,
@@ -19,7 +20,7 @@ from offstage.testbeds.report.lab.marks import (
     mark,
     paper_legend,
 )
-from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, bound_name, over_k
+from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
 from offstage.testbeds.report.page.labels import BEFORE, Labels
 from offstage.testbeds.report.page.markup import key
 from offstage.testbeds.report.page.numbers import percent

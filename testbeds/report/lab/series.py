@@ -11,12 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
 from offstage.testbeds.table import Cell, Swatch
 
 __all__ = [
-    "BOUND_NAMES",
     "BOUND_TIPS",
     "Facet",
     "Look",
@@ -24,8 +22,6 @@ __all__ = [
     "Series",
     "View",
     "bandwidth",
-    "bound_label",
-    "bound_name",
     "facets",
     "metric",
     "over_k",
@@ -46,14 +42,6 @@ FIXED = {
 FREE = tuple(f"var(--set-{name})" for name in (1, 2, 5, 4, 3, "shared"))
 MARKS = ("circle", "square", "triangle", "star", "diamond", "wedge")
 AXES = ("hbm_pool_over_k=", "bandwidth=", "storage=")
-BOUND_NAMES = {
-    "compulsory": "infinite buffer",
-    "belady": "Belady, no prefetch",
-    "clairvoyant": "clairvoyant",
-    "cap_limit": "limit under the cap",
-    "last_step": "last step",
-    "two_averages": "two averages",
-}
 BOUND_TIPS = {
     "compulsory": "An infinite buffer that reads on demand: it misses only first touches. A "
     "policy that prefetches can exceed it.",
@@ -247,16 +235,6 @@ def over_k(value: float) -> str:
 def bandwidth(bytes_per_s: int) -> str:
     """A cap in decimal units, as drives are sold."""
     return f"{bytes_per_s / 1e9:g}\u00a0GB/s" if bytes_per_s else "none"
-
-
-def bound_name(name: str) -> str:
-    """A bound's name in text."""
-    return BOUND_NAMES.get(name, name.replace("_", " "))
-
-
-def bound_label(name: str) -> str:
-    """The name with its kind: bound or predictor."""
-    return f"{'predictor' if name in PREDICTORS else 'bound'}: {bound_name(name)}"
 
 
 def _setting(info: PointInfo) -> Setting:

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from offstage.testbeds.lab.bounds.names import bound_label
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, LabSummary, PointSummary
 from offstage.testbeds.report.lab.definitions import lab_definition
 from offstage.testbeds.report.lab.marks import interval_text
@@ -14,7 +15,6 @@ from offstage.testbeds.report.lab.series import (
     Facet,
     Look,
     View,
-    bound_label,
     over_k,
     view_of,
 )

@@ -86,7 +86,7 @@ def show(key: str, value: object) -> str:
         return percent(value)
     if key in SHARES and isinstance(value, float):
         return percent(value)
-    if key.endswith("_ratio"):
+    if key.endswith(("_ratio", "_vs_reference")):
         return ratio(value)
     if key == "attention_error_max":
         return f"{value:.1e}"

@@ -114,6 +114,19 @@ def test_a_spreadsheet_and_a_terminal_have_the_same_rows(
     assert f"{100 * rows[0]['hit']:.1f} %" in text and f"{len(rows)} of " in text
 
 
+def test_traffic_has_one_name_and_one_unit(
+    folder: Path, whole: LabSummary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Does the list call the figures of a lab run as the run's own table does, in its digits?"""
+    assert run(["results", str(folder), "--where", "kind=lab"]) == 0
+    text = capsys.readouterr().out
+    heads = text.split("128k")[0].split()
+    point = next(one for one in whole.points if one.traffic_vs_reference)
+    assert point.traffic_vs_reference is not None
+    assert f"{point.traffic_vs_reference.value:.2f}×" in text
+    assert {"non-trivial", "traffic", "reference"} <= set(heads)
+
+
 def test_a_bad_file_is_a_line_and_no_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One is torn, one of another kind, one of a later version; the rest is listed."""
     (folder / "bad").mkdir()

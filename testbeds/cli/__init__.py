@@ -7,6 +7,7 @@ All errors end here: one line on stderr and the exit code of the error.
 import importlib
 import importlib.metadata
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -130,8 +131,10 @@ def _warn_of_namesake() -> None:
 def main() -> None:
     """The console script. Sets one BLAS thread unless the user sets another number: matrices
     here are small, and a second BLAS thread would spin on the reactor's core. It must be set
-    before numpy is imported."""
+    before numpy is imported. SIGTERM ends a command as Ctrl-C does, with the same line about what
+    is left where; the daemon sets its own handler."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _warn_of_namesake()
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,5 @@
 """`offstage testbed`: machines in place of a GPU node and a DPU."""
 
-import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -124,7 +123,6 @@ def up(
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.testbed_here import size_words
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with alone(), shown(4) as progress:
         pair = start(out, progress, stays=True)
     node, dpu = (
@@ -178,8 +176,6 @@ def run(
     sizes = Sizes(
         sessions=sessions, context_tokens=context_tokens, steps=steps, fabric=fabric.value
     )
-    # SIGTERM ends the guests as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with alone():
         up = running()
         with shown(PHASES if up else PHASES + 4) as progress:  # four to start them
@@ -237,7 +233,6 @@ def _run_here(
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.cli.testbed_here import drive, start
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = find(out)
     if found is not None and found.bed != bed:
         raise BadInput(

@@ -1,6 +1,5 @@
 """`offstage testbed` for a DPU reached by ssh."""
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,6 @@ def run(
 ) -> None:
     """The same, then the arms on it; it stays up."""
     far = _far(inventory, out)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if _go(far, _up_steps(far, sizes), dry_run):
         wait(far)
         print_summary(drive(far, *sizes), far.out, form)

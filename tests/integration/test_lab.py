@@ -34,10 +34,14 @@ def test_slabs_of_any_length_give_the_same_bytes(
     assert ledger(lab_folder / "out") == ledger(lab_whole)
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) -> None:
-    """Ctrl-C in the second seed gives one line and exit code 130; the rest then gives what a whole
-    run gives, and the first seed's result is reused."""
+@pytest.mark.parametrize(
+    ("jobs", "end"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)]
+)
+def test_an_interrupted_run_goes_on_where_it_was(
+    jobs: str, end: signal.Signals, lab_folder: Path
+) -> None:
+    """Ctrl-C or SIGTERM in the second seed gives one line and exit code 130; the rest then gives
+    what a whole run gives, and the first seed's result is reused."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:SecondWaits")
     (lab_folder / "e.toml").write_text(text)
     words = ["run", "e.toml", "--out", "out", "--jobs", jobs]
@@ -46,7 +50,8 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) ->
     )
     wait_for((lab_folder / "mark.reached").exists)
     wait_for(lambda: any((lab_folder / "out/parts").glob("*.npz")))
-    os.killpg(begun.pid, signal.SIGINT)  # to the whole group, as a terminal does
+    # A terminal interrupts the whole group; an orchestrator ends the process that it started.
+    (os.killpg if end is signal.SIGINT else os.kill)(begun.pid, end)
     _, output = begun.communicate(timeout=WAIT_S)
     assert begun.returncode == 130, output
     assert "the same command goes on from there" in output and "Traceback" not in output

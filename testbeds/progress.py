@@ -8,10 +8,11 @@ __all__ = ["Progress", "Silent", "note_hit"]
 
 
 class Progress(Protocol):
-    """Contract: `start` ends the phase before; `advance` adds to the current phase's total; `note`
+    """Contract: `start` ends the phase before; `unit` says what is counted, in the plural, empty
+    for a phase that is one piece; `advance` adds to the current phase's total; `note`
     replaces the current phase's short remark. All are cheap, and called from one thread."""
 
-    def start(self, phase: str, total: int) -> None: ...
+    def start(self, phase: str, total: int, unit: str) -> None: ...
     def advance(self, count: int) -> None: ...
     def note(self, text: str) -> None: ...
 
@@ -19,7 +20,7 @@ class Progress(Protocol):
 class Silent:
     """Shows nothing."""
 
-    def start(self, phase: str, total: int) -> None:
+    def start(self, phase: str, total: int, unit: str) -> None:
         """Nothing."""
 
     def advance(self, count: int) -> None:

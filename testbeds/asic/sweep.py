@@ -98,7 +98,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
     _make(folder)
     names = {job.point.number: folder / f"{_name(job)}.json" for job in made}
     missing = [job for job in made if _read(names[job.point.number]) is None]
-    progress.start("chips", len(made))
+    progress.start("run", len(made), "chips")
     progress.advance(len(made) - len(missing))
     with contextlib.closing(
         spread(

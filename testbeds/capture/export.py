@@ -41,7 +41,7 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
         )
     if options.factor > 1:
         raise BadInput("granules cannot be written", str(path), "leave granule_tokens out")
-    progress.start("scores", options.sessions * steps)
+    progress.start("write scores", options.sessions * steps, "steps")
     with Writer(path, _header(workload), ("mass",)) as writer:
         for session in range(options.sessions):
             for window, scores in enumerate(workload.prefill(session)):

@@ -113,7 +113,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    progress.start("load the model", 1)
+    progress.start("load the model", 1, "")
     loaded = load(shape, options.device, options.dtype)
     tokens, text_sha256 = text_tokens(loaded, options.text)
     context_tokens = _context_tokens(options, shape, len(tokens))
@@ -218,7 +218,7 @@ class _Run:
 
     def prefill(self) -> None:
         """Read the context up to its last windows."""
-        self.progress.start("prefill", self.bulk_tokens)
+        self.progress.start("prefill", self.bulk_tokens, "tokens")
         begun, all_work = time.monotonic(), self._work(self.bulk_tokens)
         for begin in range(0, self.bulk_tokens, self.options.prefill_piece):
             piece = self.tokens[begin : min(begin + self.options.prefill_piece, self.bulk_tokens)]
@@ -250,7 +250,7 @@ class _Run:
     def session(self, index: int, mode: str) -> None:
         """Run the last windows and the steps of one session."""
         steps, size = self.options.steps, self.options.block_tokens
-        self.progress.start(f"{mode}: steps", self.windows + steps)
+        self.progress.start(mode, self.windows + steps, "steps")
         self.cache.truncate(self.bulk_tokens)
         self.hook.second = None
         if self.draft is not None:

@@ -208,10 +208,10 @@ def run(
     chip.with_(values)  # refuses bad values before the log is read
     mode = "closed loop" if closed else "decision-replay"
     with shown(2) as progress:
-        progress.start("decisions made again", 1)
+        progress.start("decisions made again", 1, "")
         trace = read_trace(log)
         chip = chip.for_heads(trace.heads).with_(values)
-        progress.start(f"{mode} on {chip.name}, fetches", len(trace.fetches))
+        progress.start(f"{mode} on {chip.name}", len(trace.fetches), "fetches")
         replay = closed_loop if closed else decision_replay
         found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)
     found.parameters = values

@@ -82,7 +82,7 @@ def calibrate(
     )
     plan.check()
     with shown(1) as progress:
-        progress.start("measure", plan.steps)
+        progress.start("measure", plan.steps, "steps")
         cost = measure(plan, progress.advance)
     write_text(out, as_json(cost))
     emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _shown(cost, out))

@@ -32,14 +32,15 @@ class Plain:
         self.begun = self.said = 0.0
         self.done, self.total = 0, 1
 
-    def start(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` steps."""
+    def start(self, phase: str, total: int, unit: str) -> None:
+        """Begin a phase of `total` pieces."""
         self.finish()
         self.number += 1
         self.remark = ""
         self.begun = self.said = time.monotonic()
         self.done, self.total = 0, max(1, total)
-        self._say(f"[{self.number}/{self.phase_count}] {phase}: {total:,}")
+        counted = f": {total:,} {unit}" if unit else ""
+        self._say(f"[{self.number}/{self.phase_count}] {phase}{counted}")
 
     def advance(self, count: int) -> None:
         """Say how far the phase is, if a minute has passed: a log needs no line per step."""
@@ -75,8 +76,8 @@ class Live:
         self.remark = ""
         self.begun = 0.0
 
-    def start(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` steps."""
+    def start(self, phase: str, total: int, unit: str) -> None:
+        """Begin a phase of `total` pieces."""
         self.finish()
         self.number += 1
         self.remark = ""

@@ -89,7 +89,7 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
 
     words = size_words(sessions, context_tokens, steps)
     with shown(1) as progress:
-        progress.start(f"arms on {bed.bed}", len(COMPARED))
+        progress.start(f"decode on {bed.bed}", len(COMPARED), "arms")
 
         def one(arm: "Arm") -> "Summary":
             folder = bed.out / "arms" / arm.name

@@ -78,7 +78,9 @@ class Baselines:
         the tier's run without prefetch there, the base of traffic and coverage."""
         storage, provenance = where
         sessions = self._workload.plan.sessions
-        progress.start(f"baseline {kind}, {storage}", sum(one.decode_steps for one in sessions))
+        progress.start(
+            f"baseline {kind}, {storage}", sum(one.decode_steps for one in sessions), "steps"
+        )
         slots = self._options.slot_count if kind == "g2" else READ_ROWS
         drive, notes = self._drive(keys, provenance, slots + WRITE_ROWS)
         tier = LocalTier(self.store, drive, keep=kind == "g2")

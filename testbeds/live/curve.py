@@ -133,7 +133,7 @@ def hit_versus_traffic(
         if "ema" in arm.prefetchers
         for degree in DEGREES
     ]
-    progress.start("curve in virtual time", len(points))
+    progress.start("curve in virtual time", len(points), "points")
     results = []
     for point in points:
         results.append(_simulate(options, trace, contexts, point))

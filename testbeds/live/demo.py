@@ -189,6 +189,7 @@ def _measure(
     shared.progress.start(
         f"{arm.name}{', a layer ahead' * ahead}, {storage.name}",
         sum(one.decode_steps for one in workload.plan.sessions),
+        "steps",
     )
 
     def drive(host: Attached) -> AgentRecord:

@@ -50,7 +50,7 @@ def prefill(
     written again. StoreFull, RunFailed: a put was refused."""
     sessions = workload.plan.sessions
     layers = options.geometry.layer_count
-    progress.start("prefill", sum(len(full_chunks(one)) for one in sessions) * layers)
+    progress.start("prefill", sum(len(full_chunks(one)) for one in sessions) * layers, "blocks")
     done, make = Prefilled({}), selectors_of(options.kernel, options.device)
     for number, session in enumerate(sessions):
         identities = full_chunks(session)

@@ -74,7 +74,9 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         before, counters = Ledger.of(control.ledger()), device_counters(link)
         begun_wear = wear(link)
         sessions = workload.plan.sessions
-        progress.start(f"decode over {link.fabric}", sum(one.decode_steps for one in sessions))
+        progress.start(
+            f"decode over {link.fabric}", sum(one.decode_steps for one in sessions), "steps"
+        )
         record = decode(own, workload, filled.contexts, tier, way, RUN_NAME, progress)
         ledger = Ledger.of(control.ledger()).since(before)
         counters = counters_since(counters, device_counters(link))

@@ -76,7 +76,7 @@ def push(
             progress.advance(1)
             progress.note(f"{done.bytes:,} bytes")
 
-        progress.start(f"push what is hot or pinned at {name}", len(named))
+        progress.start(f"push what is hot or pinned at {name}", len(named), "shards")
         for one, home in zip(named, homes(found, [one.name for one in named]), strict=True):
             chain = [one.contents[first : first + 16] for first in range(0, len(one.contents), 16)]
             if home.name in at:

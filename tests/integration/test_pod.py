@@ -40,7 +40,7 @@ class Sends(Silent):
     def __init__(self, pod: Pod, number: int, what: int) -> None:
         self._process, self._what, self._left = pod.tiers[number].process, what, -1
 
-    def start(self, phase: str, total: int) -> None:
+    def start(self, phase: str, total: int, unit: str) -> None:
         """Decoding begins."""
         self._left = total // 3 if phase.startswith("decode") else -1
 

@@ -31,7 +31,7 @@ class Does(Silent):
     def __init__(self, what: Callable[[], object]) -> None:
         self._what, self._left = what, -1
 
-    def start(self, phase: str, total: int) -> None:
+    def start(self, phase: str, total: int, unit: str) -> None:
         """Decoding begins."""
         self._left = total // 4 if phase.startswith("decode") else -1
 

@@ -199,7 +199,7 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
     arch = image.arch
     with whole(image.folder) as folder:
         made = Image(arch, folder)
-        progress.start(f"image of {arch.name}", 4)
+        progress.start(f"image of {arch.name}", 4, "stages")
         progress.note("Debian packages")
         _extract(arch, made.tree)
         progress.advance(1)

@@ -74,7 +74,7 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
             "a pair of guests is already running", str(_state_path()), "offstage testbed down qemu"
         )
     images = {arch: get(arch, progress) for arch in (X86_64, AARCH64)}
-    progress.start("wheels", len(images))
+    progress.start("build", len(images), "wheels")
     wheels = []
     for arch, image in images.items():
         progress.note(arch.name)
@@ -87,7 +87,7 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
     fdp = _has_fdp()
     started: list[Guest] = []
     try:
-        progress.start("guests", 2)
+        progress.start("start", 2, "guests")
         for name, arch, address, drive in (
             ("node", X86_64, NODE_ADDRESS, []),
             ("dpu", AARCH64, DPU_ADDRESS, _drive(out, fdp)),

@@ -119,16 +119,16 @@ def run(pair: Pair, sizes: Sizes, progress: Progress) -> Findings:
     for guest in (pair.node, pair.dpu):  # left there by an interrupted run
         guest.agent.run(["/usr/bin/pkill", "-KILL", "-f", "offstage.testbeds"], 60)
     _make_keys(pair.share / "keys")
-    progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1)
+    progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1, "")
     across = _across(pair, sizes, work)
     progress.note(across.in_words())
-    progress.start("decode on x86_64 from itself over shm", 1)
+    progress.start("decode on x86_64 from itself over shm", 1, "")
     alone = _alone(pair, work)
     progress.note(alone.in_words())
-    progress.start("replay each log on each machine", 4)
+    progress.start("replay each log on each machine", 4, "replays")
     logs = {"aarch64": work / "across/decisions.log", "x86_64": work / "alone/decisions.log"}
     replays = [_replayed(pair, recorded, log, progress) for recorded, log in logs.items()]
-    progress.start("one seed in virtual time on each machine", 2)
+    progress.start("one seed in virtual time on each machine", 2, "runs")
     virtual = _virtual(pair, work, progress)
     return Findings(
         runs=Runs(across=across, alone=alone),

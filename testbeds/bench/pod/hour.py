@@ -78,7 +78,7 @@ def bench_hour(
                 (one.at_s, partial(live.strike, one.fault, one.member)),
                 (one.until_s, partial(live.heal, one.fault, one.member)),
             ]
-        progress.start(f"{traced.trace}, {len(faults)} faults", len(traced.asks))
+        progress.start(f"{traced.trace}, {len(faults)} faults", len(traced.asks), "requests")
         begun_s = board.now_s()
         under_load(hosts, "trace", traced.asks, board, progress, during)
         took_s = board.now_s() - begun_s

@@ -360,7 +360,7 @@ def _arms(
     for load, rate in loads.items():
         these = _faster(asked, rate)
         for kind in KINDS:
-            progress.start(f"{kind}, {load}", len(these))
+            progress.start(f"{kind}, {load}", len(these), "requests")
             arm = _LiveArm(spec, kind, these, hosts, len(arms), board)
             arm.run(progress)
             if not arms:

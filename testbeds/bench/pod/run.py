@@ -75,7 +75,7 @@ def bench_pod(
         )
     documents, board = Documents(seed), Board()
     with live_pod(folder, board) as (live, watch), hosts_of(live, deadline_s, board) as hosts:
-        progress.start("fill", len(documents.all))
+        progress.start("fill", len(documents.all), "documents")
         _fill(hosts, documents, "fill", board, progress)
         for fault, member in PHASES:
             chosen = fault == "none" or fault in phases
@@ -86,7 +86,7 @@ def bench_pod(
             name = f"{fault} {member}".strip()
             asks = documents.asks(name, seconds, rate_hz)
             live.prepare(fault, member)
-            progress.start(name if member else "no fault", len(asks))
+            progress.start(name if member else "no fault", len(asks), "requests")
             _phase(live, hosts, name, asks, seconds, progress)
             _made_whole(live, hosts, documents, progress)
         with_etcd = "etcd0" in live.bed.processes
@@ -221,7 +221,7 @@ def _made_whole(
     board as broken."""
     until_s = live.board.now_s() + WHOLE_S
     there = {name for name in live.bed.processes if name.startswith("dpu")}
-    progress.start("refill", 0)
+    progress.start("refill", 1, "")
     while not live.board.broken:
         missed = _fill(hosts, documents, "refill", live.board, progress)
         if not missed and all(one.members() == there for one in hosts):

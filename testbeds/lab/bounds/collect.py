@@ -179,7 +179,7 @@ class Collector:
     def collect(self, served: Served = lambda _: None, progress: Progress | None = None) -> None:
         """Add all slabs of all sessions, one session after another."""
         progress = progress or Silent()
-        progress.start("collect demands", sum(self._steps.values()))
+        progress.start("collect demands", sum(self._steps.values()), "steps")
         for session in self.sessions:
             for slab in self.workload.slabs(session):
                 self.add(slab, served(slab))
@@ -239,7 +239,7 @@ def bounds_at(
     selection, or `buffer_blocks` is not one of the collector's."""
     points, progress = list(points), progress or Silent()
     demands = collector.demands()
-    progress.start("bounds", len(points))
+    progress.start("bounds", len(points), "buffers")
     endless = compulsory(demands)
     alone: dict[int, Bound] = {}
     found = []

@@ -42,7 +42,7 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
         },
         key=lambda unit: (-unit[0].daemons, unit),
     )
-    progress.start("pods", len(wanted))
+    progress.start("pods", len(wanted), "points")
     found: dict[Point, PodPoint] = {}
     there = partial(_unit, spec, code=code_version() if cluster else "")
     for unit, figures in spread(

@@ -123,7 +123,7 @@ def compute(
         needs("pyarrow", "parquet", "the ledger of a lab run")
     _make(folder)
     groups = together(_missing(experiment, folder, bounds_only), jobs)
-    progress.start("virtual time, session-steps", sum(steps_of(group) for group in groups))
+    progress.start("virtual time", sum(steps_of(group) for group in groups), "decode steps")
     experiment.failures = execute(
         groups,
         folder,

@@ -98,7 +98,7 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
     meter = progress or Silent()
     options.check()
     prepared = []
-    meter.start("read traces", len(options.traces))
+    meter.start("read traces", len(options.traces), "traces")
     for path in options.traces:
         trace = open_trace(
             path,
@@ -113,7 +113,7 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
         meter.advance(1)
     rows: list[RequestsRow] = []
     for one in prepared:
-        meter.start(one.trace.origin.name, len(list(options.caches())))
+        meter.start(one.trace.origin.name, len(list(options.caches())), "caches")
         for row in _rows(one, options):
             rows.append(row)
             meter.advance(1)

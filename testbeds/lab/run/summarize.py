@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) -> LabSummary:
     """Write `ledger.parquet` to `out` and return the summary; parts are in `folder`."""
     points = [point for variant in experiment.variants for point in variant.points]
-    progress.start("figures", len(points))
+    progress.start("figures", len(points), "points")
     summaries: list[PointSummary] = []
     gave: dict[int, list[bytes]] = {}
     failed = [Failed(point=label, message=message) for label, message in experiment.refused]

@@ -4,8 +4,7 @@ The model reads the context once; its blocks are written to the daemon, its KV s
 reference. Then, for each length of the context, each type of KV, each selector and each
 selection, the same tokens are decoded from the same context through the tier, and their logits are
 compared with those of the model's attention. If every block was selected, the same kernel runs
-again over the same blocks in memory, and the two must agree to the bit. Blocks may hold KV in
-fewer bits than the model computes in; the reference does not.
+again over the same blocks in memory, and the two must agree to the bit. Blocks may be quantized.
 """
 
 import hashlib
@@ -102,7 +101,7 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
 def load_known(shape: Shape, options: ModelOptions, progress: Progress) -> tuple[Loaded, Weights]:
     """The model, and the digest of the weights that were loaded. Raises BadInput as `load`, and
     for weights that changed meanwhile."""
-    progress.start("load the model", 1)
+    progress.start("load the model", 1, "")
     where = str(shape.folder)
     weights = digest_of(files_of(where), where)
     progress.note(weights.cost())
@@ -255,7 +254,7 @@ class TextRun:
         cache, and into it."""
         kv, piece = self._whole, self.options.prefill_piece
         self.tokens = self._read = tokens
-        self.progress.start("prefill", len(tokens))
+        self.progress.start("prefill", len(tokens), "tokens")
         if keep:
             self._bits = self._bits_of(None)
             last = len(tokens) // self.geometry.block_tokens - 1
@@ -283,7 +282,7 @@ class TextRun:
         handle = self.control.session_open(select_blocks=1)
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
         write = MissingWriter(self.fabric, handle, appended.stored_layers, geometry.layer_count)
-        self.progress.start("write blocks", len(identities) * geometry.layer_count)
+        self.progress.start("write to the tier", len(identities) * geometry.layer_count, "blocks")
 
         def written(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
             write(layer, first, blocks)
@@ -308,7 +307,7 @@ class TextRun:
     def _choose(self, max_kl: float) -> None:
         """Types of the KV heads, by measurement, and a quantizer that fits the daemon."""
         layers, heads = self.geometry.layer_count, self.geometry.layers[0].kv_heads
-        self.progress.start("measure KV types", layers * heads)
+        self.progress.start("measure KV types", layers * heads, "heads")
         probe = Probe(self._whole, self._read)
         effects = measured(probe, self.progress.advance)
         self.choice = choose(probe, effects, max_kl, self.control.geometry.lba_size_bytes)
@@ -396,7 +395,7 @@ class TextRun:
 
     def dense_text(self) -> str:
         """What the model writes after the context with its own dense attention, greedily."""
-        self.progress.start("the same by dense attention", self.options.steps)
+        self.progress.start("the same by dense attention", self.options.steps, "steps")
         found = self.kv.generate(self._chosen, self.options.steps, self.progress.advance)
         return str(self.loaded.tokenizer.decode(found))
 
@@ -427,7 +426,8 @@ class TextRun:
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
-            self.progress.start(f"{arm or 'decode'}, {chosen} of {self.room} blocks", options.steps)
+            phase = f"{arm or 'decode'}, {chosen} of {self.room} blocks in each"
+            self.progress.start(phase, options.steps, "steps")
             given = [] if options.generate else following[: options.steps + 1]
             begun = time.monotonic()
             logits = self._steps(attention, given, grown, foresight)
@@ -485,7 +485,7 @@ class TextRun:
             len(self.tokens) + self.options.steps,
             self.quantizer,
         )
-        self.progress.start("the same in memory", self.options.steps)
+        self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:

@@ -97,13 +97,13 @@ def runs_of(folders: Sequence[Path], policy: str = "") -> list[Recorded]:
 
 def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     """Compare one run with its own model and all presets."""
-    progress.start(f"decisions of {run.path.name}", 1)
+    progress.start(f"decisions of {run.path.name}", 1, "")
     trace = read_trace(run.path)
     own = own_model(run, trace, plan.own, plan.calibrated)
     progress.advance(1)
     presets = (own, *(one for one in plan.presets if one.name != own.name))
     presets = tuple(one.for_heads(trace.heads) for one in presets)
-    progress.start("every device on the whole log", len(presets))
+    progress.start("every device on the whole log", len(presets), "devices")
     done = []
     for preset in presets:
         done.append(decision_replay(trace, preset))

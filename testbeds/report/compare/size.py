@@ -90,7 +90,7 @@ def size(
         raise BadInput(f"{family.name} is bought whole", WHERE, "name a chip, such as asic_7nm")
     family = family.for_heads(trace.heads)
     memory = _memory(trace, load, family)
-    progress.start(f"the decisions on {family.name}", 2)
+    progress.start(f"the decisions on {family.name}", 2, "replays")
     work = _work(trace, load, family)
     progress.advance(1)
     most = load.gpus * work.tokens / work.host_s if work.host_s else math.inf

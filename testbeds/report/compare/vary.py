@@ -89,7 +89,7 @@ def vary(
     short = begin(trace, FETCHES_MAX)
     found = Varied([[] for _ in range(len(presets) + 1)])
     if samples:
-        progress.start("within the ranges of all parameters", len(others) * samples)
+        progress.start("within the ranges of all parameters", len(others) * samples, "draws")
     bases = {id(one): decision_replay(short, one) for one in presets}
     for preset, run in zip(presets, done, strict=True):
         base = bases[id(preset)]
@@ -117,7 +117,7 @@ def vary(
             )
         )
     if deep and others:
-        progress.start("each parameter, load, a neighbour", len(presets))
+        progress.start("each parameter, load, a neighbour", len(presets), "devices")
         _deepen(
             found,
             trace,

@@ -101,7 +101,9 @@ def explain(
         own = [one for one in process.fitted_to + process.compared_with if one in ANCHORS]
         samples = {one.sample for one in wanted} | {ANCHORS[one].sample for one in own}
         # A process of blocks draws its statistics twice: for its tokens, and for itself.
-        progress.start(f"process {name}", (len(samples) + 2 * bool(process.tokens)) * seeds)
+        progress.start(
+            f"process {name}", (len(samples) + 2 * bool(process.tokens)) * seeds, "samples"
+        )
         anchors, targets = aims(process, numbers, progress.advance)
         every = {one.name: one for one in (*anchors.values(), *wanted)}
         values = measure(every.values(), process.params, numbers, progress.advance)
@@ -233,7 +235,7 @@ def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
     """Structure over layers, neighbours and long distances, compared with captures of models."""
     rows = []
     for model, of in structure.CAPTURES.items():
-        progress.start(f"structure of {model}", len(seeds))
+        progress.start(f"structure of {model}", len(seeds), "seeds")
         found = _drawn(partial(structure.drawn, model=model), profile, seeds, progress)
         basis = "fitted" if profile == of.profile and of.fitted == of.judged else "compared"
         sample = Sample(of.blocks, of.select, of.steps)
@@ -268,7 +270,7 @@ def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
 
 def _predicted(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
     """The prediction of each layer, if the workload draws it, compared with the captures."""
-    progress.start("predicted", len(seeds))
+    progress.start("predicted", len(seeds), "seeds")
     found = _drawn(predicted.drawn, profile, seeds, progress)
     rows = []
     for name, (words, share) in predicted.PREDICTED.items():

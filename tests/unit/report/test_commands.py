@@ -123,14 +123,15 @@ def test_an_interrupted_demo_says_what_it_leaves(
 def test_plain_progress_tells_each_phase_and_its_last_remark() -> None:
     out = io.StringIO()
     progress = Plain(2, out)
-    progress.start("prefill", 1_000)
+    progress.start("prefill", 1_000, "tokens")
     progress.advance(1_000)
-    progress.start("window, disk", 40)
+    progress.start("window, disk", 40, "steps")
     note_hit(progress, 0.8)
     note_hit(progress, 0.9)
     progress.finish()
     lines = out.getvalue().splitlines()
-    assert lines[0] == "[1/2] prefill: 1,000" and lines[2] == "[2/2] window, disk: 40"
+    assert lines[0] == "[1/2] prefill: 1,000 tokens"
+    assert lines[2] == "[2/2] window, disk: 40 steps"
     assert lines[3].strip().startswith("hit rate 90.0 %, ") and len(lines) == 4
 
 
@@ -139,7 +140,7 @@ def test_plain_progress_says_once_a_minute_how_far_it_is(monkeypatch: pytest.Mon
     now, out = [100.0], io.StringIO()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = Plain(1, out)
-    progress.start("prefill", 200)
+    progress.start("prefill", 200, "tokens")
     for _ in range(4):
         now[0] += 31
         progress.note("about 9 s left")

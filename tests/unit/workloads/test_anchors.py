@@ -265,7 +265,7 @@ def test_explain_of_blocks() -> None:
     counts: list[int] = []
 
     class Counting(Silent):
-        def start(self, phase: str, total: int) -> None:
+        def start(self, phase: str, total: int, unit: str) -> None:
             counts.append(-total)
 
         def advance(self, count: int) -> None:

@@ -354,6 +354,7 @@ class Daemon:
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
             self.service.leave(host, "silent")
+        self.hosts.note_unproved()
         self.attachments.expire()
         self.control.note_disconnects()
         self.control.note_keys()
@@ -427,7 +428,7 @@ class Daemon:
     def _handle(self, frames: list[bytes], request: p.Request) -> None:
         """Raises the errors that the requester gets."""
         if not isinstance(request, p.Connect | p.Drain | p.StorageMove):
-            done = self.service.answer(frames[1], request, frames[0])
+            done = self.service.answer(frames[1], request, frames[0], self.control.peer)
             self.deletes.answer(done.deleted, frames[0], done.reply)
             return
         host = self.service.admit(frames[1], request)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from offstage.bindings.errors import OffstageError
+from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.config import options
 from offstage.dpu.config.derive import Derived
@@ -88,13 +88,15 @@ class Service:
         self.pod: PodMember | None = None
         self.started_s = time.monotonic()
 
-    def answer(self, ticket: bytes, request: p.Request, route: bytes = b"") -> Answered:
+    def answer(
+        self, ticket: bytes, request: p.Request, route: bytes = b"", address: str = ""
+    ) -> Answered:
         """The reply to one call; never raises for anything a host can send. `route` names the
-        connection that it came by."""
+        connection that it came by, `address` its other end."""
         deleted = None
         try:
             if isinstance(request, p.Hello):
-                reply: p.Reply = self._hello(request, route)
+                reply: p.Reply = self._hello(request, route, address)
             elif isinstance(request, p.Prove):
                 reply = self._prove(request, route)
             elif isinstance(request, p.Hold):
@@ -143,9 +145,13 @@ class Service:
         self.hosts.remove(host, reason)
         self.ports.left(host.fabric)
 
-    def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
-        version = negotiate(request.versions)
-        return self.hosts.challenge(request, version, route)
+    def _hello(self, request: p.Hello, route: bytes, address: str) -> p.Reply:
+        try:
+            version = negotiate(request.versions)
+        except BadInput as other:
+            self.hosts.refused(request, other.what, address)
+            raise
+        return self.hosts.challenge(request, version, route, address)
 
     def _prove(self, request: p.Prove, route: bytes) -> p.Reply:
         host = self.hosts.login(request.nonce, request.proof, route)

@@ -36,7 +36,7 @@ Answer = tuple[zmq_messages.FabricReply, list[Any]]
 WAIT_NS = 200_000  # between looks at the queue while something is in flight
 EBADMSG = 74
 Frames = list[bytes]
-Took = Callable[[Sequence[zmq.Frame]], None]
+Took = Callable[[Sequence[zmq.Frame]], object]
 
 
 class ZmqFabric:

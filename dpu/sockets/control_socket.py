@@ -31,6 +31,26 @@ FRAME_FACTOR = 2
 HANDSHAKE_MS = 15_000  # a machine may be busy
 
 
+class _Decisions:
+    """What ZMQ's authenticator says of each handshake: the daemon's log gets those that failed. Its
+    thread calls it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def debug(self, text: str, *words: Any) -> None:
+        """A decision about a client's public key, or a message of the handshake."""
+        if words[:1] == ("DENIED",):
+            key = words[-1].decode("ascii", "replace")
+            self._log.warning("login_refused", key=key, why="this CURVE key is no client's")
+
+    def error(self, text: str, *words: Any) -> None:
+        """A handshake that cannot be read."""
+        self._log.warning("login_refused", why=f"the CURVE handshake is broken: {text % words}")
+
+    info = warning = debug
+
+
 class ControlSocket:
     """Owns the context and the control socket; one thread owns it."""
 
@@ -40,6 +60,8 @@ class ControlSocket:
         self._authenticator: ThreadAuthenticator | None = None
         self._clients_seen_ns = 0
         self._polled: list[int] | None = None
+        self.peer = ""
+        """Who sent the last message, as the gate knows it."""
         self._poller = zmq.Poller()
         self.fabric_key, self._fabric_secret = b"", b""
         if zmq.has("curve"):
@@ -65,7 +87,7 @@ class ControlSocket:
             return
         directory = Path(self._config.daemon.curve_dir)
         if self._authenticator is None:
-            self._authenticator = ThreadAuthenticator(self.context)
+            self._authenticator = ThreadAuthenticator(self.context, log=_Decisions(self._log))
             self._authenticator.start()
             self._read_clients()
         try:
@@ -158,7 +180,7 @@ class ControlSocket:
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
             return None
-        self.gate.took(frames)
+        self.peer = self.gate.took(frames)
         return [frame.bytes for frame in frames]
 
     def send(self, routing: bytes, reply: p.Reply) -> None:

@@ -114,25 +114,27 @@ class Gate:
         self._selector.register(self._wake_r, selectors.EVENT_READ)
         self._thread.start()
 
-    def took(self, frames: "Sequence[zmq.Frame]") -> None:
-        """This message came out of the socket."""
+    def took(self, frames: "Sequence[zmq.Frame]") -> str:
+        """This message came out of the socket. Returns who sent it: its address, user or tenant;
+        empty if that is not known."""
         try:
             with socket.socket(fileno=os.dup(frames[-1].get(zmq.SRCFD))) as seen:
                 name = _name_of(seen.getpeername())
         except (OSError, zmq.ZMQError):
-            return  # gone since; the operator's, by no gate; or a peer of ZMTP 1, which has no fd
+            return ""  # gone since; the operator's, by no gate; or of ZMTP 1, which has no fd
         size_bytes = sum(len(one) + FRAME_EXTRA_BYTES for one in frames)
         tenant = self.whose(frames[1].bytes) if len(frames) > 1 and len(frames[1]) < 64 else ""
         with self._lock:
             pair = self._pairs.get(name)
             if pair is None:
-                return
+                return ""
             pair.peer = f"tenant {tenant}" if tenant else pair.peer
             was_full = pair.waiting_bytes >= self._waiting_max
             pair.waiting_bytes = max(0, pair.waiting_bytes - size_bytes)
         if was_full:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_w, b"t")
+        return pair.peer
 
     def close(self) -> None:
         """End the thread and every connection."""

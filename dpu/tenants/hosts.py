@@ -136,6 +136,7 @@ class _Challenge:
     tenant: str
     since_s: float
     version: int
+    address: str
 
 
 class Detaching(Protocol):
@@ -190,17 +191,20 @@ class Hosts:
         """The hosts of one tenant."""
         return [host for host in self._hosts.values() if host.tenant is tenant]
 
-    def challenge(self, hello: Hello, version: int = VERSIONS[0], route: bytes = b"") -> Challenge:
+    def challenge(
+        self, hello: Hello, version: int = VERSIONS[0], route: bytes = b"", address: str = ""
+    ) -> Challenge:
         """A nonce for a login, and the daemon's proof. An unknown tenant gets both too, so that
         names cannot be probed. Each connection (`route`) has one at a time: a new one replaces
-        its last."""
+        its last. `address`: who asks, for the log."""
         now_s = time.monotonic()
-        self._challenges.pop(route, None)
-        for known, one in list(self._challenges.items()):
-            if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
-                del self._challenges[known]  # dicts keep order: the oldest go first
+        if route in self._challenges:
+            self._unproved(route)
+        self.note_unproved()
         nonce = secrets.token_bytes(16)
-        self._challenges[route] = _Challenge(nonce, hello.name, hello.tenant, now_s, version)
+        self._challenges[route] = _Challenge(
+            nonce, hello.name, hello.tenant, now_s, version, address
+        )
         proof = prove_daemon(
             self._secret(hello.tenant),
             hello.nonce,
@@ -213,6 +217,29 @@ class Hosts:
         )
         return Challenge(
             version=version, nonce=nonce, user=self._user, fabric_key=self.fabric_key, proof=proof
+        )
+
+    def note_unproved(self) -> None:
+        """Forget challenges that are too old or too many, with a line for each."""
+        now_s = time.monotonic()
+        for known, one in list(self._challenges.items()):
+            if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
+                self._unproved(known)  # dicts keep order: the oldest go first
+
+    def _unproved(self, route: bytes) -> None:
+        """A host that has another secret leaves here, as the daemon's proof has told it so."""
+        one = self._challenges.pop(route)
+        known = one.tenant == OPERATOR or one.tenant in self.tenants
+        self.refused(one, "it did not prove that it has the secret" if known else "no such tenant")
+
+    def refused(self, login: Hello | _Challenge, why: str, address: str = "") -> None:
+        """The log's line about a login that failed; never with a secret or a proof."""
+        self._log.warning(
+            "login_refused",
+            tenant=login.tenant,
+            host=login.name,
+            address=address or getattr(login, "address", ""),
+            why=why,
         )
 
     def _secret(self, tenant: str) -> bytes:
@@ -233,12 +260,16 @@ class Hosts:
         expected = prove(self._secret(challenge.tenant), nonce, challenge.tenant, challenge.name)
         if not hmac.compare_digest(expected, proof) or not (tenant or operator):
             self.counts["logins_refused"] += 1
-            self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)
+            self.refused(challenge, "a wrong proof" if tenant or operator else "no such tenant")
             fix = "give the tenant's secret file that the daemon uses"
             if challenge.tenant in self._replaced:
                 fix = "its secret file was replaced after the daemon's start: give the old secret"
             raise Refused("unauthenticated", "the login is not proved", challenge.tenant, fix)
-        return self._enter(challenge.name, tenant, challenge.version)
+        try:
+            return self._enter(challenge.name, tenant, challenge.version)
+        except Refused as full:
+            self.refused(challenge, full.what)
+            raise
 
     def connected(self, tenant: TenantState, pid: int) -> Host:
         """Let in a process that the kernel has identified, for as long as it is connected."""

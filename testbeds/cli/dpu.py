@@ -1,6 +1,5 @@
 """`offstage dpu`: run the daemon, query it, change its policy, and inspect its files."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -119,8 +118,6 @@ def serve(
     chosen |= {f"pod.{key}": str(value) for key, value in in_pod.items() if value is not None}
     loaded, timing = as_device(load(config, chosen))
     loaded, uuid = follow(loaded)
-    if any(uuid):
-        sys.stderr.write(f"offstage: the store moved: serving {loaded.storage.path}\n")
     derived = derive(loaded)
     keep_private(traceable=loaded.daemon.nixl)
     make_room(loaded)
@@ -130,6 +127,8 @@ def serve(
         derived,
         lambda: Device(loaded, derived, recording=recording, timing=timing, store_uuid=uuid),
     )
+    if any(uuid):
+        daemon.log.info("store_moved", serving=loaded.storage.path)
     code = daemon.run(ready_fd, watch_fd)
     if daemon.recorder is not None:
         refuse(found(daemon.recorder.lost), loaded.daemon.record_dir)

@@ -1,10 +1,12 @@
 """Can an operator reach a daemon with CURVE, and does a failure name its cause?"""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq.auth
 from against_schema import checked
 from live_daemon import Daemon, daemon
 
@@ -79,9 +81,14 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
 
 
 def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
-    """No key, another daemon's key, an unknown client, and no daemon have one error each."""
+    """No key, another daemon's key, an unknown client, and no daemon have one error each; the log
+    says whose key was refused."""
     with pytest.raises(BadInput, match="does not know this client's key"):
         reach(tier.endpoint, base, "stranger")
+    key = zmq.auth.load_certificate(base / "stranger/client.key")[0].decode()
+    lines = map(json.loads, tier.log.read_text().splitlines())
+    refused = [line["key"] for line in lines if line["event"] == "login_refused"]
+    assert refused and set(refused) == {key}
     with pytest.raises(BadInput, match="may require CURVE"):
         reach(tier.endpoint, base, "")
     assert run(["keys", "make", "server", str(base / "other")]) == 0

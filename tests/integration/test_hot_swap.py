@@ -211,7 +211,7 @@ def test_what_cannot_be_a_target_is_one_line_and_changes_nothing(tmp_path: Path)
 
 def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_path: Path) -> None:
     """The command's answer is true. If the target is lost or replaced, the start says so and makes
-    no new store."""
+    no new store; where it finds the target, its log says so."""
     acknowledged: Names = set()
     with daemon(tmp_path, **SMALL) as tier:
         fill(tier, range(2), acknowledged)
@@ -229,6 +229,9 @@ def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_
     (tmp_path / "to").unlink()
     (tmp_path / "away").rename(tmp_path / "to")
     with daemon(tmp_path, **SMALL) as tier:
+        events = [json.loads(line) for line in tier.log.read_text().splitlines()]
+        moved = [one["serving"] for one in events if one["event"] == "store_moved"]
+        assert moved == [str(tmp_path / "to")], "every line of the log is an event"
         for number in range(2):
             check_text(tier, number, acknowledged)
 

@@ -1,6 +1,7 @@
 """Do daemon and host each authenticate the other?"""
 
 import io
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.protocol.login import prove_daemon
-from offstage.dpu.tenants.hosts import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
+from offstage.dpu.tenants.hosts import (
+    CHALLENGE_LIFE_S,
+    CHALLENGES_MAX,
+    Host,
+    Hosts,
+    Refused,
+    TenantState,
+)
 
 
 def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
@@ -75,6 +83,42 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
     file.unlink()
     hosts.note_secrets()
     assert stream.getvalue().count("secret_replaced") == 2
+
+
+def test_a_login_that_fails_is_one_line_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does the log say who asked for which tenant, from where and why not; and no secret?"""
+    stream, now_s = io.StringIO(), [0.0]
+    monkeypatch.setattr("offstage.dpu.tenants.hosts.time.monotonic", lambda: now_s[0])
+    tenant = TenantState("red", 0, b"r" * 32, 8)
+    log = Log("info", stream, text=False)
+    hosts = Hosts(None, [tenant], b"o" * 32, 8, log)  # type: ignore[arg-type]
+    for name, secret, why in (
+        ("red", b"n" * 32, "a wrong proof"),
+        ("nobody", b"n" * 32, "no such tenant"),
+        ("red", b"", "it did not prove that it has the secret"),
+        ("nobody", b"", "no such tenant"),
+    ):
+        nonce = hosts.challenge(hello(name), route=b"one", address="10.0.0.7").nonce
+        if secret:
+            with pytest.raises(Refused):
+                hosts.login(nonce, p.prove(secret, nonce, name, "h"), b"one")
+        else:  # it has seen that the daemon has another secret, and left
+            now_s[0] += CHALLENGE_LIFE_S / 2
+            hosts.note_unproved()
+            now_s[0] += CHALLENGE_LIFE_S
+            hosts.note_unproved()
+        (line,) = map(json.loads, stream.getvalue().splitlines())
+        told = {key: line[key] for key in ("event", "tenant", "host", "address", "why")}
+        assert told == {
+            "event": "login_refused",
+            "tenant": name,
+            "host": "h",
+            "address": "10.0.0.7",
+            "why": why,
+        }
+        assert "6e6e" not in stream.getvalue() and "nnnn" not in stream.getvalue()
+        stream.seek(0)
+        stream.truncate()
 
 
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +14,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 from offstage.testbeds.doctor import Check, Machine, examine, repair
 
-__all__ = ["examined", "register"]
+__all__ = ["examined", "register", "verdict"]
 
 MARKS = {
     "ok": ("ok", "green"),
@@ -68,7 +69,7 @@ def doctor(
         failed = repair(checks, Machine(folder.resolve()), _say)
         checks = examine(Machine(folder.resolve()))
     result = examined(checks)
-    emit(result, form, drawn(checks))
+    emit(result, form, Group(drawn(checks), "", Text(verdict(checks))))
     if failed:
         raise RunFailed("; ".join(failed), "--fix", "see what stands under each check")
     if not result.ready:
@@ -105,6 +106,20 @@ def drawn(checks: list[Check]) -> Table:
             found.append(f"\n→ {check.fix}", style="cyan")
         table.add_row(Text(word, style=style), check.name, found)
     return table
+
+
+def verdict(checks: list[Check]) -> str:
+    """What this machine is ready for, or what to do first; the exit code says the same."""
+    needed = [one for one in checks if one.state == "required"]
+    if needed:
+        first, others = needed[0], [one.name for one in needed[1:]]
+        more = f"; then {', '.join(others)}" if others else ""
+        return f"Not ready. First: {first.name}, {first.fix or first.found}{more}."
+    text = "Ready for `offstage demo`, the laboratory and a daemon on this machine."
+    missing = [one.name for one in checks if one.state == "missing"]
+    if missing:
+        text += f" Missing, and not needed for these: {', '.join(missing)}."
+    return text
 
 
 def _say(step: str) -> None:

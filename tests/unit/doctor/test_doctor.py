@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput, DeviceTimeout
+from offstage.testbeds.cli import run
 from offstage.testbeds.cli.doctor import examined
 from offstage.testbeds.doctor import Check, Machine, Repair, examine, kernel, repair, software
 from offstage.testbeds.document import plain
@@ -30,6 +31,22 @@ def test_what_is_not_ok_has_a_fix_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert examined(checks).ready is True, "this test itself needs the extension"
     assert json.loads(json.dumps(plain(examined(checks))))["checks"][0]["name"] == "python"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_sentence_and_the_exit_code_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Does doctor end with what the machine is ready for, or with what to do first?"""
+    good, spare = Check("python", "ok", "3.11", "everything"), Check("GPU", "missing", "none", "k")
+    bad = Check("cores", "required", "0", "everything", "add a core")
+    for checks, code, last in (
+        ([good, spare], 0, "Missing, and not needed for these: GPU."),
+        ([good], 0, "the laboratory and a daemon on this machine."),
+        ([good, bad, spare], 1, "Not ready. First: cores, add a core."),
+    ):
+        monkeypatch.setattr("offstage.testbeds.cli.doctor.examine", lambda _, told=checks: told)
+        assert run(["doctor", "--out", str(tmp_path)]) == code
+        assert capsys.readouterr().out.strip().endswith(last)
 
 
 def test_a_repair_is_shown_before_it_is_done(

@@ -70,7 +70,8 @@ def make(
         Side.server: "copy {} to the folder of every client; add each client's key with "
         "`offstage keys add`",
         Side.client: "put the daemon's server.key next to it; on the daemon's machine: "
-        "`offstage keys add DIR {}`",
+        "`offstage keys add DIR {}`. To use it, name the daemon's address and the file of the "
+        "operator's secret",
     }
     made: KeysMade = {"public": str(public), "secret": str(secret)}
     told = f"{public}\n{secret}\n{following[side].format(public.name)}"
@@ -86,7 +87,10 @@ def _following(side: Side, folder: Path) -> list[str]:
     daemons = [one.parent for one in folder.parent.glob("*/clients") if one.is_dir()]
     if len(daemons) == 1:
         return ["keys", "add", str(daemons[0]), str(folder / "client.key")]
-    return ["dpu", "status", "--curve-dir", str(folder)]
+    endpoint = os.environ.get("OFFSTAGE_DAEMON_ENDPOINT", "tcp://DPU:7411")
+    secret = os.environ.get("OFFSTAGE_OPERATOR_SECRET", "operator.secret")
+    way = ["--endpoint", endpoint, "--curve-dir", str(folder), "--secret", secret]
+    return ["dpu", "status", *way]
 
 
 @keys.command()

@@ -50,12 +50,22 @@ def test_keys_lead_to_a_client_that_the_daemon_lets_in(
     assert (tmp_path / "its keys/clients/client.key").is_file()
 
 
-def test_a_key_beside_no_daemons_or_several_leads_to_its_use(told: Told, tmp_path: Path) -> None:
-    """Whose daemon it is for is not known here."""
+@pytest.mark.parametrize("known", [False, True])
+def test_a_key_beside_no_daemons_or_several_leads_to_its_use(
+    known: bool, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose daemon it is for is not known here, unless the environment has its address and the
+    operator's secret: they are part of the command."""
+    endpoint, secret = "tcp://DPU:7411", "operator.secret"
+    if known:
+        endpoint, secret = "tcp://10.0.0.7:7500", "/etc/lab.secret"
+        monkeypatch.setenv("OFFSTAGE_DAEMON_ENDPOINT", endpoint)
+        monkeypatch.setenv("OFFSTAGE_OPERATOR_SECRET", secret)
     for name in ("alone", "beside"):
         folder = tmp_path / name / "keys"
         words = told("keys", "make", "client", str(folder), json_too=False)
-        assert words == ["dpu", "status", "--curve-dir", str(folder)]
+        way = ["--endpoint", endpoint, "--curve-dir", str(folder), "--secret", secret]
+        assert words == ["dpu", "status", *way]
         for daemon in ("one", "other"):
             (tmp_path / "beside" / daemon / "clients").mkdir(parents=True, exist_ok=True)
 

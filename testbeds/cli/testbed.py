@@ -46,13 +46,17 @@ OutOption = Annotated[
 ]
 SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16, help="sessions, 1 to 16")]
 ContextOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--context-tokens", min=4096, max=131_072, help="context of each session, 4,096 to 131,072"
+        "--context-tokens",
+        min=4096,
+        max=131_072,
+        help="context of each session, 4,096 to 131,072; default: 32768, qemu: 4096",
     ),
 ]
 StepsOption = Annotated[
-    int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
+    int | None,
+    typer.Option("--steps", min=1, max=1000, help="decode steps per session; default: 64, qemu: 8"),
 ]
 RateOption = Annotated[
     str, typer.Option("--rate", help="netns: rate of the link, in tc syntax, such as 10gbit")
@@ -67,6 +71,19 @@ DelayOption = Annotated[
     str, typer.Option("--delay", help="netns: delay of each packet, such as 50us; needs netem")
 ]
 OUT = Path("testbed-out")
+COMPARED = (32_768, 64)
+"""Context and steps where nothing else is asked: the arena has room for a quarter of it, so that
+the policies differ."""
+EMULATED = (4_096, 8)
+"""The same of guests, whose instructions are emulated and which compare no policies."""
+
+
+def _sizes(
+    bed: Bed, sessions: int, context_tokens: int | None, steps: int | None
+) -> tuple[int, int, int]:
+    """Sessions, context and steps of a run."""
+    context, own = EMULATED if bed is Bed.qemu else COMPARED
+    return sessions, context_tokens or context, steps or own
 
 
 def register(app: typer.Typer) -> None:
@@ -91,8 +108,8 @@ def listed(form: FormatOption = Format.text) -> None:
 def up(
     bed: BedArgument,
     sessions: SessionsOption = 2,
-    context_tokens: ContextOption = 4096,
-    steps: StepsOption = 8,
+    context_tokens: ContextOption = None,
+    steps: StepsOption = None,
     rate: RateOption = "",
     delay: DelayOption = "",
     inventory: InventoryOption = None,
@@ -105,18 +122,19 @@ def up(
     local and netns: a daemon with room for --sessions. pod: four daemons, and an etcd of three
     members where it is installed. qemu: two guests, whose images are made the first time.
     """
+    sizes = _sizes(bed, sessions, context_tokens, steps)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import up as set_up
 
-        return set_up(inventory, out, (sessions, context_tokens, steps), dry_run, form)
+        return set_up(inventory, out, sizes, dry_run, form)
     if bed is Bed.pod:
         from offstage.testbeds.cli.testbed_pod import up as start_pod
 
-        return start_pod(out, sessions, context_tokens, steps, form)
+        return start_pod(out, *sizes, form)
     if bed is not Bed.qemu:
         from offstage.testbeds.cli.testbed_here import up as begin
 
-        return begin(bed.value, out, (sessions, context_tokens, steps), rate, delay, form)
+        return begin(bed.value, out, sizes, rate, delay, form)
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.cli.printed import Guest, GuestsUp
@@ -129,16 +147,16 @@ def up(
         Guest(pid=guest.process.pid, console=str(guest.console)) for guest in (pair.node, pair.dpu)
     )
     result = GuestsUp(node=node, dpu=dpu, share=str(pair.share))
-    sizes = size_words(sessions, context_tokens, steps)
-    emit(result, form, then(table(result), "testbed", "run", "qemu", *sizes, "--out", out))
+    words = size_words(*sizes)
+    emit(result, form, then(table(result), "testbed", "run", "qemu", *words, "--out", out))
 
 
 @testbed.command()
 def run(
     bed: BedArgument,
     sessions: SessionsOption = 2,
-    context_tokens: ContextOption = 4096,
-    steps: StepsOption = 8,
+    context_tokens: ContextOption = None,
+    steps: StepsOption = None,
     fabric: Annotated[
         LinkFabric,
         typer.Option("--fabric", help="qemu: zmq, or verbs over soft RDMA in the guests"),
@@ -157,25 +175,24 @@ def run(
     every block, replaying each log on both, and one run in virtual time on both. What is not up is
     started and ended afterwards; a bluefield stays up.
     """
+    own = _sizes(bed, sessions, context_tokens, steps)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import run as drive_far
 
-        return drive_far(inventory, out, (sessions, context_tokens, steps), dry_run, form)
+        return drive_far(inventory, out, own, dry_run, form)
     if bed is Bed.pod:
         from offstage.testbeds.cli.testbed_pod import run as drive_pod
 
-        return drive_pod(out, sessions, context_tokens, steps, form)
+        return drive_pod(out, *own, form)
     if bed is not Bed.qemu:
-        return _run_here(bed.value, out, form, sessions, context_tokens, steps, rate, delay)
+        return _run_here(bed.value, out, form, *own, rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone, running
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.beds.qemu.session import PHASES, Sizes
     from offstage.testbeds.beds.qemu.session import run as drive
     from offstage.testbeds.cli.progress import shown
 
-    sizes = Sizes(
-        sessions=sessions, context_tokens=context_tokens, steps=steps, fabric=fabric.value
-    )
+    sizes = Sizes(sessions=own[0], context_tokens=own[1], steps=own[2], fabric=fabric.value)
     with alone():
         up = running()
         with shown(PHASES if up else PHASES + 4) as progress:  # four to start them

@@ -15,7 +15,8 @@ from offstage.testbeds.models.kept import Marker
 
 Told = Callable[..., list[str]]
 SIZES = ["--sessions", "3", "--context-tokens", "8192", "--steps", "5"]
-DEFAULTS = ["--sessions", "2", "--context-tokens", "4096", "--steps", "8"]
+DEFAULTS = ["--sessions", "2", "--context-tokens", "32768", "--steps", "64"]
+EMULATED = ["--sessions", "2", "--context-tokens", "4096", "--steps", "8"]
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_guests_that_are_up_lead_to_a_run_on_them(
     up = SimpleNamespace(node=guest, dpu=guest, share=Path("/share"))
     monkeypatch.setattr("offstage.testbeds.beds.qemu.pair.up", lambda *_, **__: up)
     words = told("testbed", "up", "qemu", "--out", "/guests")
-    assert words == ["testbed", "run", "qemu", *DEFAULTS, "--out", "/guests"]
+    assert words == ["testbed", "run", "qemu", *EMULATED, "--out", "/guests"]
 
 
 def test_a_dpu_that_is_up_leads_to_a_run_on_it(

@@ -4,12 +4,13 @@ A new command is a file in this folder with a function `register(app)`, and a li
 All errors end here: one line on stderr and the exit code of the error.
 """
 
+import contextlib
 import importlib
 import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -56,6 +57,9 @@ PANELS = {
 """What `offstage --help` shows, in its order."""
 
 COMMANDS = {name: module for panel in PANELS.values() for name, module in panel.items()}
+COMPLETION = ("--show-completion", "--install-completion")
+NO_DETECTION = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""A variable of typer's own: set, these options take a shell's name."""
 
 
 def _say_version(asked: bool) -> None:
@@ -98,7 +102,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
-    with one_line_errors() as outcome:
+    with one_line_errors() as outcome, _shell_may_follow(arguments):
         first = arguments[0] if arguments else ""
         app = build([first] if first in COMMANDS else list(COMMANDS))
         # Not standalone: usage errors come back as exceptions and are printed in one line too.
@@ -112,6 +116,23 @@ def run(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         outcome.code = done if isinstance(done, int) else 0
     return outcome.code
+
+
+@contextlib.contextmanager
+def _shell_may_follow(arguments: Sequence[str]) -> Iterator[None]:
+    """Let a shell's name follow `--show-completion` and `--install-completion`. typer takes one
+    only where a variable forbids it to look for the shell itself."""
+    option, equals, _ = arguments[0].partition("=") if arguments else ("", "", "")
+    given = (
+        option in COMPLETION and (equals or len(arguments) > 1) and NO_DETECTION not in os.environ
+    )
+    if given:
+        os.environ[NO_DETECTION] = "1"
+    try:
+        yield
+    finally:
+        if given:
+            os.environ.pop(NO_DETECTION)
 
 
 def _warn_of_namesake() -> None:

@@ -18,6 +18,7 @@ from offstage.testbeds.cli.common import (
     emit,
     parse_settings,
 )
+from offstage.testbeds.cli.names import presets as presets_of
 from offstage.testbeds.document import as_json
 from offstage.testbeds.table import Column, Table
 
@@ -60,7 +61,10 @@ def about() -> None:
 @asic.command()
 def presets(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="a preset, or a TOML file of one")
+        str,
+        typer.Argument(
+            metavar="[NAME]", autocompletion=presets_of, help="a preset, or a TOML file of one"
+        ),
     ] = "",
     form: FormatOption = Format.text,
 ) -> None:
@@ -181,7 +185,13 @@ def run(
         Path, typer.Argument(metavar="RUN", help="a recorded run's folder, or its decisions.log")
     ],
     preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="chip preset, or a TOML file of one")
+        str,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            autocompletion=presets_of,
+            help="chip preset, or a TOML file of one",
+        ),
     ] = "asic_7nm",
     closed: Annotated[
         bool, typer.Option("--closed-loop", help="let the core decide again, in the chip's time")

@@ -7,6 +7,7 @@ import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.names import kv_models, presets
 from offstage.testbeds.table import Table
 
 __all__ = ["size"]
@@ -18,7 +19,9 @@ def size(
     tokens_per_s: Annotated[
         float, typer.Option("--tokens-per-s", help="tokens per second of all of them")
     ],
-    model: Annotated[str, typer.Option("--model", help="default: the run's own")] = "",
+    model: Annotated[
+        str, typer.Option("--model", autocompletion=kv_models, help="default: the run's own")
+    ] = "",
     sessions: Annotated[
         int, typer.Option("--sessions", min=0, help="sessions of each GPU; 0: the run's")
     ] = 0,
@@ -26,7 +29,13 @@ def size(
         str, typer.Option("--pace", help="a GPU's own time for a token, such as 25ms")
     ] = "",
     family: Annotated[
-        str, typer.Option("--family", metavar="PRESET", help="the chip that is made smaller")
+        str,
+        typer.Option(
+            "--family",
+            metavar="PRESET",
+            autocompletion=presets,
+            help="the chip that is made smaller",
+        ),
     ] = "asic_7nm",
     form: FormatOption = Format.text,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.names import presets
 
 if TYPE_CHECKING:
     from offstage.testbeds.cli.printed import Compared, ComparedRun
@@ -33,6 +34,7 @@ AsicOption = Annotated[
     typer.Option(
         "--asic",
         metavar="PRESET",
+        autocompletion=presets,
         help="a chip's preset or its file; may be repeated; default: both chips. The BlueFields "
         "are always there",
     ),

@@ -21,6 +21,7 @@ from offstage.testbeds.cli.common import (
     refuse_both_paces,
 )
 from offstage.testbeds.cli.lab import run_spec
+from offstage.testbeds.cli.names import models
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.demo_options import DemoOptions
@@ -132,6 +133,7 @@ DemoModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
+        autocompletion=models,
         help="name, folder or GGUF file, or `none` for drawn sessions; default: smollm2-135m, or "
         "none if an option of drawn sessions is given",
     ),

@@ -24,6 +24,7 @@ from offstage.testbeds.cli.common import (
     parse_settings,
     table,
 )
+from offstage.testbeds.cli.names import presets
 from offstage.testbeds.cli.status_shown import Reading
 from offstage.testbeds.cli.watch import drawn, interval
 from offstage.testbeds.cli.watch import watch as watch_it
@@ -62,7 +63,11 @@ WatchOption = Annotated[
 ]
 ChipOption = Annotated[
     str | None,
-    typer.Option("--device", help="serve at the pace of this preset of `asic presets`"),
+    typer.Option(
+        "--device",
+        autocompletion=presets,
+        help="serve at the pace of this preset of `asic presets`",
+    ),
 ]
 DilationOption = Annotated[
     int | None, typer.Option("--dilation", help="run the device's time slower by this factor")

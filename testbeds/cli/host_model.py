@@ -15,6 +15,7 @@ from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import Dtype, Format, emit
 from offstage.testbeds.cli.models import model_folder
+from offstage.testbeds.cli.names import models
 from offstage.testbeds.document import as_json
 from offstage.testbeds.table import Column, Table
 
@@ -36,7 +37,10 @@ class AheadName(StrEnum):
 
 
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", help="a model decodes: its name, folder or GGUF file")
+    Path | None,
+    typer.Option(
+        "--model", autocompletion=models, help="a model decodes: its name, folder or GGUF file"
+    ),
 ]
 TextOption = Annotated[
     Path | None, typer.Option("--text", help="text that the model reads and continues")

@@ -9,6 +9,7 @@ import typer
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.cli.common import ClusterOption, Format, FormatOption, JobsOption, emit
 from offstage.testbeds.cli.lab_pod import pod, toml_values
+from offstage.testbeds.cli.names import presets, specs
 from offstage.testbeds.table import Table
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ ABOUT = "Prefetch experiments in virtual time, on the daemon's own decision core
 lab = typer.Typer(no_args_is_help=True, help=ABOUT)
 
 SpecArgument = Annotated[
-    str, typer.Argument(metavar="SPEC", help="a spec's TOML file, or the name of a shipped one")
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        autocompletion=specs,
+        help="a spec's TOML file, or the name of a shipped one",
+    ),
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="folder for the results")]
 SeedOption = Annotated[
@@ -48,6 +54,7 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="PRESET",
+        autocompletion=presets,
         help="preset of the chip model; same as --set tier.device=PRESET",
     ),
 ]

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.names import kv_models
 
 __all__ = ["register"]
 
@@ -29,6 +30,7 @@ def show(
         str,
         typer.Argument(
             metavar="MODEL",
+            autocompletion=kv_models,
             help="a name such as deepseek-v3, a config.json, the folder of one, or an id that is "
             "in the local cache of Hugging Face",
         ),

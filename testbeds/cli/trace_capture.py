@@ -9,6 +9,7 @@ import typer
 
 from offstage.testbeds.cli.common import Dtype, Format, FormatOption, RopeOption, emit, table
 from offstage.testbeds.cli.models import model_folder
+from offstage.testbeds.cli.names import models
 from offstage.testbeds.cli.progress import shown
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+ModelOption = Annotated[
+    Path, typer.Option("--model", autocompletion=models, help="model: name, folder or GGUF file")
+]
 WindowsOption = Annotated[
     int | None,
     typer.Option(
@@ -45,7 +49,7 @@ WindowsOption = Annotated[
 
 
 def capture(
-    model: Annotated[Path, typer.Option("--model", help="model: name, folder or GGUF file")],
+    model: ModelOption,
     text: Annotated[Path, typer.Option("--text", help="text that the model reads, UTF-8")],
     out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("capture.parquet"),
     mode: Annotated[

@@ -7,6 +7,7 @@ import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.names import profiles
 from offstage.testbeds.cli.progress import shown
 
 __all__ = ["generate"]
@@ -14,7 +15,8 @@ __all__ = ["generate"]
 
 def generate(
     profile: Annotated[
-        str, typer.Option("--profile", help="profile of the layers' behaviour")
+        str,
+        typer.Option("--profile", autocompletion=profiles, help="profile of the layers' behaviour"),
     ] = "published-mix",
     explain: Annotated[
         bool, typer.Option("--explain", help="measure the profile against published figures")

@@ -115,7 +115,17 @@ def test_help_begins_with_what_a_newcomer_needs(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("offstage de", "demo"), ("offstage dpu stat", "status"), ("offstage lab run --ou", "--out")],
+    [
+        ("offstage de", "demo"),
+        ("offstage dpu stat", "status"),
+        ("offstage lab run --ou", "--out"),
+        ("offstage plan --gpu h2", "h200"),
+        ("offstage plan --dpu blue", "bluefield3"),
+        ("offstage lab run sha", "shared-index"),
+        ("offstage dpu serve --device asic_5", "asic_5nm_hbm4"),
+        ("offstage demo --model smol", "smollm2-135m"),
+        ("offstage model show glm", "glm-5.2"),
+    ],
 )
 def test_a_shell_completes_commands_and_options(shell: str, line: str, expected: str) -> None:
     """As each asks: by the environment."""
@@ -126,7 +136,7 @@ def test_a_shell_completes_commands_and_options(shell: str, line: str, expected:
     }[shell]
     done = offstage(out=subprocess.PIPE, _OFFSTAGE_COMPLETE=f"complete_{shell}", **asked)
     assert done.returncode == 0
-    assert re.findall(r"(?<![\w-])(?:--)?\w+(?=\"|\t|\n|$)", done.stdout)[0] == expected
+    assert re.findall(r"(?<![\w.-])(?:--)?\w[\w.-]*(?=\"|\t|\n|$)", done.stdout)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -148,6 +158,17 @@ def test_completion_is_installed_for_each_shell(shell: str, file: str, tmp_path:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "offstage" in (tmp_path / file).read_text(encoding="utf-8")
+
+
+def test_a_shells_name_may_follow() -> None:
+    """Is the script that is shown the one of the shell that is named, and no other's?"""
+    marks = {"bash": "complete -o default -F", "zsh": "#compdef", "fish": "complete --command"}
+    for shell, mark in marks.items():
+        done = offstage("--show-completion", shell, out=subprocess.PIPE)
+        assert done.returncode == 0
+        assert [one for one in marks.values() if one in done.stdout] == [mark]
+    refused = offstage("--show-completion=ksh", out=subprocess.PIPE)
+    assert refused.returncode == 2 and "'ksh' is not one of 'bash'" in refused.stderr
 
 
 ENCODINGS = [

@@ -355,7 +355,7 @@ def undrain(
     """Take new work again after a drain. A daemon that is being stopped does not."""
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.undrain()
-    emit({"draining": False}, form, "takes new work")
+    emit({"draining": False}, form, "accepts new work")
 
 
 @dpu.command()

@@ -378,7 +378,7 @@ class DpuDrained(TypedDict):
 
 
 class DpuUndrained(TypedDict):
-    """The daemon takes new work."""
+    """The daemon accepts new work."""
 
     draining: bool
 

@@ -144,7 +144,7 @@ def _up(span: Span) -> str:
     up = timedelta(seconds=int(status.uptime_s))
     since = datetime.now().astimezone() - timedelta(seconds=status.uptime_s)
     busy = f"reactor {format_share(span.busy)} busy"
-    state = "draining" if status.draining else "takes new work"
+    state = "draining" if status.draining else "accepts new work"
     return f"{up}, since {since:%Y-%m-%d %H:%M:%S}; {busy}; {state}"
 
 
@@ -198,7 +198,7 @@ def _reads(span: Span) -> str:
         f"written {format_size(span.device(written))} ({format_rate(span.per_s(written))})",
     ]
     over = span.read_amplification
-    return "; ".join([*parts, *([] if over is None else [f"{over:.2f} bytes for each demanded"])])
+    return "; ".join([*parts, *([] if over is None else [f"{over:.2f} bytes read per byte demanded"])])
 
 
 def _prefetch(span: Span) -> str:
@@ -228,7 +228,7 @@ def _errors(status: DaemonStatus, ledger: Ledger) -> Iterator[str]:
         if count := getattr(ledger, name):
             yield f"ledger.{name} {format_count(count)}"
     if _has(status.device.archive) and status.device.archive.away:
-        yield "the archive is away"
+        yield "the archive does not answer"
     if _has(status.device.target_down):
         yield from filter(None, [status.device.target_down])
     yield from filter(None, (status.warning, status.memory.warning))

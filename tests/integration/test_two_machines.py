@@ -199,7 +199,7 @@ def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> 
     readers.follow(HOW_TO / "run-host-and-dpu.md")
     assert readers.daemon is not None
     ran_well(world.base / "node/host-run/summary.json")
-    assert "drained" in readers.said[-2] and "takes new work" in readers.said[-1]
+    assert "drained" in readers.said[-2] and "accepts new work" in readers.said[-1]
     assert (world.base / "dpu/store.ofs").stat().st_mode & 0o777 == 0o600
     readers.daemon.send_signal(signal.SIGTERM)
     assert readers.daemon.wait(WAIT_S) == 0

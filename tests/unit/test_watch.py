@@ -71,7 +71,7 @@ def test_ten_lines_of_a_daemon_that_did_nothing_yet() -> None:
     shown = lines(reading())
     assert list(shown) == ORDER and all(shown.values())
     assert shown["up"].startswith("0:01:40, since 2") and "reactor 25.0 % busy" in shown["up"]
-    assert shown["up"].endswith("; takes new work")
+    assert shown["up"].endswith("; accepts new work")
     assert shown["store"] == "io_uring, 1 MiB in 2 blocks; 25.0 % of the segments in use"
     assert shown["demands"] == shown["prefetch"] == shown["errors"] == shown["pod"] == "none"
     assert shown["reads"] == "1,000 (10/s), 95.37 MiB (1 MB/s); written 976.6 KiB (10 KB/s)"
@@ -127,7 +127,7 @@ def test_only_errors_that_there_were_are_shown() -> None:
     )
     away = msgspec.structs.replace(away, warning="no io_uring", memory=DmaTotals(warning="no NUMA"))
     assert lines(reading(status=away))["errors"] == (
-        "device.check_failures 3, the archive is away, its target is down, no io_uring, no NUMA"
+        "device.check_failures 3, the archive does not answer, its target is down, no io_uring, no NUMA"
     )
 
 
@@ -178,7 +178,7 @@ def test_read_amplification_is_of_the_interval() -> None:
 
     span = Span(look(8000, 6000), look(5000, 4000))
     assert Interval.of(span).read_amplification == 1.5
-    assert lines(span.now, span.before)["reads"].endswith("; 1.50 bytes for each demanded")
+    assert lines(span.now, span.before)["reads"].endswith("; 1.50 bytes read per byte demanded")
     for before, after in ((look(0, 0), look(900, 0)), (look(9, 9), look(0, 0))):
         assert Interval.of(Span(after, before)).read_amplification is None
         assert "for each demanded" not in lines(after, before)["reads"]

@@ -40,6 +40,8 @@ from offstage.bindings.notes import Note
 __all__ = ["closed_loop", "decision_replay", "own_times"]
 
 Advance = Callable[[int], None]
+UNCALIBRATED = "uncalibrated: no calibration on a measured run has passed"
+"""What a note says of a preset."""
 
 
 def decision_replay(
@@ -106,7 +108,7 @@ def _result(ran: "_Replay | ClosedLoop", ended: Demands, *, drive: str, **found:
     unit = medium(preset, drive)
     units = account.units(device, None if unit.drive is None else dict(unit.drive))
     figures = device.chip.figures
-    notes = [] if preset.calibrated else [Note("uncalibrated", f"{preset.name} is uncalibrated")]
+    notes = [] if preset.calibrated else [Note("uncalibrated", UNCALIBRATED)]
     if figures["visits_lost"]:
         notes.append(
             Note("visits-lost", f"{figures['visits_lost']} visits are missing from the waterfall")

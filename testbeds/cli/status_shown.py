@@ -198,7 +198,9 @@ def _reads(span: Span) -> str:
         f"written {format_size(span.device(written))} ({format_rate(span.per_s(written))})",
     ]
     over = span.read_amplification
-    return "; ".join([*parts, *([] if over is None else [f"{over:.2f} bytes read per byte demanded"])])
+    return "; ".join(
+        [*parts, *([] if over is None else [f"{over:.2f} bytes read per byte demanded"])]
+    )
 
 
 def _prefetch(span: Span) -> str:

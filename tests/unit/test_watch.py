@@ -127,7 +127,8 @@ def test_only_errors_that_there_were_are_shown() -> None:
     )
     away = msgspec.structs.replace(away, warning="no io_uring", memory=DmaTotals(warning="no NUMA"))
     assert lines(reading(status=away))["errors"] == (
-        "device.check_failures 3, the archive does not answer, its target is down, no io_uring, no NUMA"
+        "device.check_failures 3, the archive does not answer, its target is down, no io_uring, "
+        "no NUMA"
     )
 
 

@@ -15,6 +15,7 @@ __all__ = ["BASELINES", "answer", "model_error", "tiles"]
 
 BASELINES = ("bluefield3", "bluefield4")
 MEGA = 1e6
+JOULE_PER_WH = 3600.0
 
 
 def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
@@ -64,6 +65,12 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
     def mega(value: float) -> str:
         return f"{value / MEGA:,.3g} M"
 
+    def hours(joule: Range) -> Range:
+        return Range(*(one / JOULE_PER_WH for one in (joule.value, joule.low, joule.high)))
+
+    def figure(of: LoadFigures, key: str) -> Range | None:
+        return hours(of.joule) if key == "joule" else getattr(of, key)
+
     rows = (
         ("tokens/s", "tokens_per_s", ""),
         ("ms per token", "token_ms", ""),
@@ -73,8 +80,8 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
     found = [
         Tile(
             f"{what}, {best.device}",
-            told(getattr(load, key), mark),
-            under(told(getattr(other, key), mark)) if other is not None else "",
+            told(figure(load, key), mark),
+            under(told(figure(other, key), mark)) if other is not None else "",
         )
         for what, key, mark in rows
     ]
@@ -136,9 +143,9 @@ def _loaded(devices: Sequence[Column]) -> str:
         most = max((load.busiest_share for load in found.values()), default=0.0)
         return f"this load saturates no device: no unit is more than {percent(most)} busy"
     pieces = [
-        f"{load.binds} is {percent(load.busiest_share)} busy on {name}"
-        for name, load in bound.items()
+        f"{load.binds} on {name} ({percent(load.busiest_share)})" for name, load in bound.items()
     ]
+    pieces[0] = f"busiest units: {pieces[0]}"
     idle = [name for name in found if name not in bound]
     if idle:
         pieces.append(f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no bottleneck")

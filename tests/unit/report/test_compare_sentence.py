@@ -44,9 +44,7 @@ def test_nothing_binds_on_an_idle_device() -> None:
     text = answer(columns(Range(9, 8, 10), Range(9, 8, 10), busiest=0.001), "64 GPUs")
     assert "saturates no device: no unit is more than 0.1 % busy" in text
     assert "NVMe" not in text
-    assert "NVMe is 50.0 % busy on asic_7nm" in answer(
-        columns(Range(9, 8, 9), Range(9, 8, 9)), "64 GPUs"
-    )
+    assert "NVMe on asic_7nm (50.0 %)" in answer(columns(Range(9, 8, 9), Range(9, 8, 9)), "64 GPUs")
 
 
 def test_tiles_and_table_begin_with_the_effect() -> None:
@@ -58,6 +56,10 @@ def test_tiles_and_table_begin_with_the_effect() -> None:
         "$ per 1M decoded tokens",
         "Wh per 1M decoded tokens",
     ]
+    chip = next(one.load for one in found if one.device == "asic_7nm")
+    assert chip is not None and chip.joule.value == 4e6
+    (energy,) = (one.value for one in tiles(found) if one.name.startswith("Wh"))
+    assert energy == "1,111", "J over 3,600, as in the table"
     rows = [str(row[0].text) for row in console_table(found).parts[0].rows]
     assert rows[0] == "tokens/s" and not any("faster" in row for row in rows)
     assert rows.index("fetch mean") > rows.index("Wh per 1M decoded tokens")

@@ -30,7 +30,7 @@ def _sentence(run: ChipRun) -> str:
         f"{run.label}, {run.mode}: {run.demands:,} demands, {shares[0]:.1%} hits, {shares[1]:.1%} "
         f"late, {shares[2]:.1%} misses; {run.tokens_per_s:,.1f} tokens/s, "
         f"{format_size(run.bytes_read)} read at {format_rate(run.bandwidth_bytes_per_s)}; "
-        f"{run.binds_first} binds. Modelled."
+        f"bottleneck: {run.binds_first}. Modelled."
     )
     if run.mode == "closed-loop":
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.diverged.items())
@@ -123,7 +123,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], path: str) -> RenderableType:
     for name, form in SHOWN.items():
         values = sorted(row[name] for row in rows)
         lines.append([name, *map(form, (values[0], values[len(values) // 2], values[-1]))])
-    table = Table.named(("figure", "least", "median", "most"), lines)
+    table = Table.named(("figure", "minimum", "median", "maximum"), lines)
     binds = Counter(row["binds_first"] for row in rows)
     used = ", ".join(f"{name} in {count:,}" for name, count in binds.most_common())
     said = f"{len(rows):,} chips, modelled and uncalibrated; busiest unit: {used}"

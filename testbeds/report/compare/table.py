@@ -118,8 +118,8 @@ ROWS = (
     ),
     Row(
         "load_device_dollars",
-        "$ per 1M decoded tokens, device alone",
-        "The share of the device with its drives.",
+        "$ per 1M, device alone",
+        "Of the dollars per 1M decoded tokens, the share of the device with its drives.",
         _of_load("device_dollars", _dollar),
     ),
     Row(
@@ -131,8 +131,8 @@ ROWS = (
     ),
     Row(
         "load_device_joule",
-        "Wh per 1M decoded tokens, device alone",
-        "The share of the device with its drives.",
+        "Wh per 1M, device alone",
+        "Of the Wh per 1M decoded tokens, the share of the device with its drives.",
         _of_load("device_joule", _watt_hours),
     ),
     Row(

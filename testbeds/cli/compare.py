@@ -18,10 +18,6 @@ __all__ = ["register"]
 
 FEW = 6
 """Draws of a quick comparison."""
-PRICED = (
-    "Prices and power are those of offstage plan, of its H100. Dollars and Wh pay for decoding; a "
-    "plan's also pay for prefill."
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +101,7 @@ def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Forma
     from offstage.bindings.notes import note_lines
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.compare.build import compare_run, runs_of
-    from offstage.testbeds.report.compare.page import noted, write_comparison
+    from offstage.testbeds.report.compare.page import noted, under_load, write_comparison
     from offstage.testbeds.report.compare.table import console_table
 
     found = runs_of(runs, policy)
@@ -119,7 +115,7 @@ def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Forma
             notes = noted(result)
             unsaid = {note: of for note, of in notes.items() if note.code != "uncalibrated"}
             told = map(Text, note_lines(unsaid))  # the table marks what is uncalibrated
-            said = f"Modelled, for {result.load}. {PRICED}"
+            said = under_load(result)
             texts += [result.sentence, "", console_table(result.columns), said, *told]
             texts += ["", str(page), ""]
             results.append(

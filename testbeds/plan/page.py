@@ -91,10 +91,10 @@ def _places(plan: Plan) -> str:
         "places",
         "Resources of each place",
         as_html(places_table(plan), "resources of each place", "points"),
-        "The range below a figure covers nine in ten draws of all inputs together. How much dearer "
-        "a place is compares it with the cheapest in the same draws, as they share most inputs. A "
-        f"tie: less than {TIE:.0%} apart, or cheaper than that one in {DOUBT:.0%} of the draws. A "
-        "place that does not work for this question is never the cheapest.",
+        "The range below a figure covers nine in ten draws, each of which varies all inputs. Cost "
+        "over the cheapest compares both in the same draws, as they share most inputs. A tie is "
+        f"less than {TIE:.0%} apart, or cheaper than that one in {DOUBT:.0%} of the draws. A place "
+        "that is ruled out is never the cheapest.",
     )
 
 
@@ -118,8 +118,8 @@ def figures_of(plan: Plan) -> list[Figure]:
             "Cost per million tokens",
             [bars(plan)],
             "Prompts and answers; GPUs by the hour, purchases over their lifetime, rent by the "
-            "month. Line: nine in ten draws. Faint: places that do not work; the table gives "
-            "the reason.",
+            "month. Line: nine in ten draws. Faint: places that are ruled out; the table says "
+            "why.",
         ),
         Figure(
             "users",

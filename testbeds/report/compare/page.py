@@ -18,11 +18,23 @@ from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape
 from offstage.testbeds.report.page.void import void_markup
 
-__all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "noted", "render", "write_comparison"]
+__all__ = [
+    "JSON_NAME",
+    "PAGE_NAME",
+    "figures_of",
+    "noted",
+    "render",
+    "under_load",
+    "write_comparison",
+]
 
 OF_THE_RUN = ("latency", "waterfall")
 """Pictures that show the recorded run's own times."""
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
+PRICED = (
+    "Prices and power are those of offstage plan, of its H100. Dollars and Wh pay for decoding; a "
+    "plan's also pay for prefill."
+)
 
 
 def write_comparison(found: Comparison, out: Path) -> tuple[Path, Path]:
@@ -40,7 +52,7 @@ def render(found: Comparison) -> str:
         sentence=found.sentence,
         setup=found.setup,
         tiles=tiles(found.columns),
-        tiles_of=f"At {found.load}; modelled." if found.load else "",
+        tiles_of=under_load(found),
         sections=[table_section(found.columns), *figures_of(found)],
         command=found.command,
         again=f"Offstage {escape(found.version)}. {found.samples} draws of all parameters "
@@ -52,6 +64,12 @@ def render(found: Comparison) -> str:
         notes=noted(found),
     )
     return str(page)
+
+
+def under_load(found: Comparison) -> str:
+    """What the figures at a load are of, and how their dollars stand to those of a plan; empty
+    without a load."""
+    return f"Modelled, for {found.load}. {PRICED}" if found.load else ""
 
 
 def figures_of(found: Comparison) -> list[Figure]:

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -102,7 +103,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code."""
-    with one_line_errors() as outcome, _shell_may_follow(arguments):
+    with one_line_errors() as outcome, _sigterm_interrupts(), _shell_may_follow(arguments):
         first = arguments[0] if arguments else ""
         app = build([first] if first in COMMANDS else list(COMMANDS))
         # Not standalone: usage errors come back as exceptions and are printed in one line too.
@@ -116,6 +117,20 @@ def run(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         outcome.code = done if isinstance(done, int) else 0
     return outcome.code
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with the same line about what is left where; the
+    daemon sets a handler of its own. Python allows handlers on the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 @contextlib.contextmanager
@@ -152,10 +167,8 @@ def _warn_of_namesake() -> None:
 def main() -> None:
     """The console script. Sets one BLAS thread unless the user sets another number: matrices
     here are small, and a second BLAS thread would spin on the reactor's core. It must be set
-    before numpy is imported. SIGTERM ends a command as Ctrl-C does, with the same line about what
-    is left where; the daemon sets its own handler."""
+    before numpy is imported."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _warn_of_namesake()
     sys.exit(run(sys.argv[1:]))

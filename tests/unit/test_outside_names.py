@@ -148,7 +148,7 @@ def test_progress_shows_a_phase_as_it_was_named(live: bool) -> None:
 
 
 def tell(progress: Live | Plain) -> None:
-    progress.start(f"read {CLOSED}{NAME}", 3)
+    progress.start(f"read {CLOSED}{NAME}", 3, "files")
     progress.note(f"seen {CLOSED}{NAME}")
     progress.advance(3)
     progress.finish()

@@ -94,7 +94,7 @@ def test_a_host_of_a_volume_stays_while_its_connection_is_open(tmp_path: Path) -
         return Volume(8, 9, True, fd_passing.promise(b"one", pipes()) if attach else "")
 
     fd_passing.open_volume = opened
-    assert ask(fd_passing, b"look ab\n")[0] == b"ok 8 9\n"
+    assert ask(fd_passing, b"look ab\n")[0] == b"ok 8 9 durable\n"
     said = ask(fd_passing, b"volume cd\n")[0]
     assert said == b"refused %d: cd: no such volume; name another\n" % errno.ENOENT
     data, fds, handed = ask(fd_passing, b"volume ab\n")

@@ -67,7 +67,7 @@ def _shown(files: list[Path], phases: int) -> Iterator["Progress"]:
         yield Silent()
         return
     with shown(phases) as progress:
-        progress.start("read bytes", size)
+        progress.start("read", size, "bytes")
         yield progress
 
 
@@ -125,7 +125,7 @@ def info(
         return
     with _shown(files, 2) as progress:
         read = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
-        progress.start("figures", 1)
+        progress.start("figures", 1, "")
         found = summarise(read)
     emit(to_dict(found), form, render(found))
 
@@ -150,7 +150,7 @@ def import_trace(
 
     with _shown(files, 2) as progress:
         trace = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
-        progress.start("write", 1)
+        progress.start("write", 1, "")
         write_trace(trace, out)
     origin = trace.origin
     sessions = len(trace.session_names) if trace.has_sessions else 0

@@ -169,7 +169,9 @@ class _Again:
             return
         code = parts.code_version()
         groups = together(tasks, default_jobs())
-        self._progress.start("again in virtual time", sum(steps_of(group) for group in groups))
+        self._progress.start(
+            "again in virtual time", sum(steps_of(group) for group in groups), "decode steps"
+        )
         with tempfile.TemporaryDirectory() as folder:
             failures = execute(groups, Path(folder), code, self._progress, jobs=default_jobs())
             failed = {one.point: one.message for one in failures}

@@ -57,7 +57,7 @@ def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottle
     if not _has_log(folder):
         return _by_figures(folder, policy)
     (run,) = runs_of([folder], policy)
-    progress.start(f"decisions of {run.path.name}", 1)
+    progress.start(f"decisions of {run.path.name}", 1, "")
     trace = read_trace(run.path)
     progress.advance(1)
     preset = own_model(run, trace).for_heads(trace.heads)
@@ -86,7 +86,7 @@ class _Again:
 
     def outcomes(self, rows: Sequence[tuple[str, ...]]) -> list[Outcome | str]:
         """A `Rerun`."""
-        self._progress.start("again in virtual time, one thing changed", len(rows))
+        self._progress.start("again in virtual time, one thing changed", len(rows), "runs")
         return [self._outcome(changed) for changed in rows]
 
     def _outcome(self, changed: tuple[str, ...]) -> Outcome | str:

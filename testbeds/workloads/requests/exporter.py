@@ -163,7 +163,7 @@ def export_trace(trace: Trace, path: Path, form: str, progress: Progress) -> Exp
     ids = None if block_tokens is None else _Ids(trace, block_tokens)
     grouped = chosen.sessions and bool((trace.session >= 0).any())
     encoder = msgspec.json.Encoder()
-    progress.start("write requests", len(trace))
+    progress.start("write", len(trace), "requests")
     with replacing(path) as part, part.open("wb") as file:
         for row in _rows(trace, ids, grouped):
             file.write(encoder.encode(row) + b"\n")

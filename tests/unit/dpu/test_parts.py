@@ -98,7 +98,7 @@ def test_a_host_of_a_volume_stays_while_its_connection_is_open(tmp_path: Path) -
     said = ask(fd_passing, b"volume cd\n")[0]
     assert said == b"refused %d: cd: no such volume; name another\n" % errno.ENOENT
     data, fds, handed = ask(fd_passing, b"volume ab\n")
-    assert data == b"ok 8 9\nblob" and len(fds) == 4
+    assert data == b"ok 8 9 durable\nblob" and len(fds) == 4
     assert [(one.ticket, one.pid, one.pidfd) for one in handed] == [(b"one", os.getpid(), -1)]
     fd_passing.serve(set(fd_passing.filenos()))  # `ask` has closed its end
     assert fd_passing.left() == [b"one"] and fd_passing.left() == []

@@ -375,7 +375,7 @@ def test_a_long_file_shows_how_far_it_is(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("offstage.testbeds.cli.trace.LONG_BYTES", 1)
     assert run(["trace", "info", str(path)]) == 0
-    assert f"[1/2] read bytes: {path.stat().st_size:,}" in capsys.readouterr().err
+    assert f"[1/2] read: {path.stat().st_size:,} bytes" in capsys.readouterr().err
     told: list[int] = []
     open_trace(path, counted=told.append)
     assert sum(told) == path.stat().st_size

@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from offstage.bindings.archive import Places
+from offstage.bindings.archive import Places, ValueNotes
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput
 from offstage.dpu.archive.format import CHUNKS_MAX, Shape, object_key
 from offstage.dpu.archive.object_moves import look
 from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.archive.state import COUNTS, Return, State, Tenant
+from offstage.dpu.archive.value_notes import ArchivedValues
 from offstage.dpu.archive.workers import Workers
 from offstage.dpu.config.derive import Derived
 from offstage.dpu.config.options import PolicyOptions
@@ -115,7 +116,19 @@ class ArchivedDevice:
         self.state = State(config.archive.queue, group_of(config), arena.layers)
         base = Path(secrets_beside(config.storage) or runtime_dir / "memory")
         journal = base.with_name(f"{base.name}.archive")
-        self.workers = Workers(self.state, bucket, self.shape, journal, derived.ttl_s, log)
+        self._values = self._archived_values(device) if config.limits.values else None
+        self.workers = Workers(
+            self.state, bucket, self.shape, journal, derived.ttl_s, log, self._values
+        )
+
+    def _archived_values(self, device: Any) -> ArchivedValues:
+        return ArchivedValues(
+            self.state,
+            ValueNotes(device),
+            self._log,
+            lambda: self._return_tokens_min != NONE_RETURN,
+            FLUSH_S if self._config.store.write == "back" else 0.0,
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
@@ -285,8 +298,9 @@ class ArchivedDevice:
 
     def status(self) -> DeviceReport:
         """As the device's, and the state of the archive."""
+        noted = self._values.waiting if self._values is not None else 0
         with self.state.lock:
-            waiting = len(self.state.uploads) + len(self.state.active)
+            waiting = noted + len(self.state.uploads) + len(self.state.active)
         seconds, chunks = self.state.pace()
         status: DeviceReport = self._device.status()
         return msgspec.structs.replace(

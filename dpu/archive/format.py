@@ -1,4 +1,4 @@
-"""One archived object: the blocks of a few consecutive chunks, with a keyed checksum.
+"""One archived object: the blocks of a few consecutive chunks or of a value, and a keyed checksum.
 
 ```text
 OFSARC1\\n | u32 header bytes | header (msgpack) | payloads in its order | BLAKE2b, 32 bytes
@@ -7,11 +7,14 @@ OFSARC1\\n | u32 header bytes | header (msgpack) | payloads in its order | BLAKE
 The key of the checksum is derived from the tenant's secret: neither the server nor anyone else who
 can write to the bucket can forge or change an object, nor pass one tenant's object off as
 another's. The name lists the chunks in it by their store keys, which are keyed hashes of the
-tokens. Every number in the header is checked against the actual size before it is used.
+tokens. A value is one chunk: its object's name goes on with its key, a keyed hash too, generation
+and length, so that a listing says which values there are. Every number in the header is checked
+against the actual size before it is used.
 """
 
 import hashlib
 import hmac
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +22,25 @@ from typing import Any
 import msgspec
 
 from offstage.bindings import codec
+from offstage.bindings.archive import Value
 from offstage.bindings.errors import Corrupt
 
-__all__ = ["CHUNKS_MAX", "Block", "Shape", "keys_of", "name_of", "object_key", "pack", "unpack"]
+__all__ = [
+    "CHUNKS_MAX",
+    "Block",
+    "Shape",
+    "keys_of",
+    "name_of",
+    "object_key",
+    "pack",
+    "unpack",
+    "value_name",
+    "value_of",
+]
 
 MAGIC = b"OFSARC1\n"
 SUM_BYTES = 32
+VALUE_NAME = re.compile("[0-9a-f]{32}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{16}")
 CHUNKS_MAX = 16
 """Chunks of one object: their keys are its name, of which S3 takes 1,024 bytes."""
 
@@ -40,6 +56,10 @@ class Shape(msgspec.Struct, frozen=True):
     block_tokens: int
     dtype: str = "off"
 
+    def pieces(self, value: Value) -> int:
+        """Blocks of a value."""
+        return -(-value.length // self.payload_bytes)
+
 
 class _Head(msgspec.Struct, array_like=True):
     payload_bytes: int
@@ -49,6 +69,7 @@ class _Head(msgspec.Struct, array_like=True):
     written_s: int
     keys: list[bytes]
     blocks: list[tuple[int, int, int, int]]  # chunk, layer, length, bytes here
+    value: tuple[bytes, int, int] | None = None  # key, generation, length
 
 
 def object_key(index_key: bytes) -> bytes:
@@ -63,6 +84,9 @@ def name_of(keys: Sequence[bytes]) -> str:
 
 def keys_of(name: str) -> list[bytes]:
     """The chunks of an object by its name's last part; none where it is no name of ours."""
+    if "-" in name:
+        value = value_of(name)
+        return [] if value is None else [value.store_key]
     try:
         joined = bytes.fromhex(name)
     except ValueError:
@@ -72,11 +96,31 @@ def keys_of(name: str) -> list[bytes]:
     return [joined[i : i + 16] for i in range(0, len(joined), 16)]
 
 
+def value_name(value: Value) -> str:
+    """The last part of the name of a value's object."""
+    return f"{value.store_key.hex()}-{value.key.hex()}-{value.generation:016x}-{value.length:016x}"
+
+
+def value_of(name: str) -> Value | None:
+    """The value of an object by its name's last part; None where it is of none."""
+    if VALUE_NAME.fullmatch(name) is None:
+        return None
+    store_key, key, generation, length = map(bytes.fromhex, name.split("-"))
+    value = Value(key, store_key, int.from_bytes(generation), int.from_bytes(length))
+    return value if value.generation and value.length else None
+
+
 def pack(
-    shape: Shape, key: bytes, written_s: int, keys: Sequence[bytes], blocks: Sequence[Block]
+    shape: Shape,
+    key: bytes,
+    written_s: int,
+    keys: Sequence[bytes],
+    blocks: Sequence[Block],
+    value: Value | None = None,
 ) -> bytes:
-    """The object of these chunks. `key`: of the tenant, from `object_key`; `written_s`: Unix time.
-    A payload is coded where the shape has a dtype and that makes it smaller."""
+    """The object of these chunks, or of this value, whose chunk they are. `key`: of the tenant,
+    from `object_key`; `written_s`: Unix time. A payload is coded where the shape has a dtype and
+    that makes it smaller."""
     numbers = {one: number for number, one in enumerate(keys)}
     entries, parts = [], []
     for store_key, layer, payload in blocks:
@@ -96,6 +140,7 @@ def pack(
             written_s,
             list(keys),
             entries,
+            None if value is None else (value.key, value.generation, value.length),
         )
     )
     whole = b"".join([MAGIC, struct.pack("<I", len(head)), head, *parts])
@@ -126,9 +171,22 @@ def unpack(shape: Shape, key: bytes, name: str, data: bytes) -> tuple[int, list[
         if len(part) != length:
             raise _damaged(name)
         blocks.append((head.keys[chunk], layer, part))
-    if at != len(body):
+    value = value_of(name)
+    if at != len(body) or (
+        value is not None
+        and (
+            shape.pieces(value) != len(blocks)
+            or [(layer, len(part)) for _, layer, part in blocks] != _pieces(shape, value)
+        )
+    ):
         raise _damaged(name)
     return head.written_s, blocks
+
+
+def _pieces(shape: Shape, value: Value) -> list[tuple[int, int]]:
+    """The layer and length of each block of a value, in order."""
+    size = shape.payload_bytes
+    return [(i, min(size, value.length - i * size)) for i in range(shape.pieces(value))]
 
 
 def _head(key: bytes, name: str, data: bytes) -> tuple[memoryview, _Head]:
@@ -145,7 +203,9 @@ def _head(key: bytes, name: str, data: bytes) -> tuple[memoryview, _Head]:
         head = msgspec.msgpack.decode(view[start : start + size], type=_Head)
     except msgspec.MsgspecError:
         raise _damaged(name) from None
-    if head.keys != keys_of(name):
+    value = value_of(name)
+    said = None if value is None else (value.key, value.generation, value.length)
+    if head.keys != keys_of(name) or head.value != said:
         raise Corrupt("is another object than its name says", name, "the server mixed them up")
     return view[start + size : -SUM_BYTES], head
 

@@ -24,9 +24,13 @@ OVERHEAD_BYTES = 1 << 20  # header of an object
 
 
 def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: Upload) -> None:
-    """Archive what the store has of the chunks. Failed where the bucket does not take it."""
-    tenant = upload.tenant
-    blocks = _read(places, shape, tenant, upload.keys)
+    """Archive what the store has of the chunks, or a whole value. Failed where the bucket does not
+    take it; OffstageError where the store cannot be read now."""
+    tenant, value = upload.tenant, upload.value
+    count = shape.layers if value is None else shape.pieces(value)
+    blocks = _read(places, tenant, upload.keys, count)
+    if value is not None and len(blocks) < count and not upload.condemned:
+        raise OffstageError("a piece of a value is not in the store", value.key.hex())
     layers = {key: sum(1 for one, _, _ in blocks if one == key) for key in upload.keys}
     with state.lock:  # what the bucket has of a chunk is not replaced by less
         had = {
@@ -37,16 +41,16 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
     name = state.sending(upload, keys)
     if not name:
         return
-    data = pack(shape, tenant.key, int(time.time()), keys, blocks)
+    data = pack(shape, tenant.key, int(time.time()), keys, blocks, value)
     bucket.put(name, data)
     state.sent(upload, {key: layers[key] for key in keys})
     tenant.counts["bytes_up"] += len(data)
     tenant.counts["chunks_up"] += len(keys)
 
 
-def _read(places: Places, shape: Shape, tenant: Tenant, keys: Sequence[bytes]) -> list[Block]:
+def _read(places: Places, tenant: Tenant, keys: Sequence[bytes], layers: int) -> list[Block]:
     """What the store has of them. OffstageError where it has some and cannot read it now."""
-    names = [(key, layer) for key in keys for layer in range(shape.layers)]
+    names = [(key, layer) for key in keys for layer in range(layers)]
     blocks: list[Block] = []
     for first in range(0, len(names), places.count):
         some = names[first : first + places.count]
@@ -111,7 +115,8 @@ def _write(
         if not tenant.has(name):
             return True
     for first in range(0, len(blocks), places.count):
-        rcs = places.write(tenant.index, deletes, blocks[first : first + places.count])
+        some = blocks[first : first + places.count]
+        rcs = places.write(tenant.index, deletes, some, tenant.value(name))
         if -errno.ECANCELED in rcs:
             return False
         bad = next((rc for rc in rcs if rc != 0), 0)

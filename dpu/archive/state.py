@@ -12,6 +12,10 @@ listing may be incomplete. Listing repeats until one finds nothing that the earl
 Meanwhile a delete is also recorded as the delete of an object that contains only this chunk, and
 the delete of all chunks as that of the tenant's folder. Each listing applies these to what it
 newly finds, and they survive a restart.
+
+A value is a chunk with a key of its own. Of a key the archive has one value, the device's: every
+other is deleted when the device says so. A delete by key of a value that no listing has found yet
+is recorded like that of a chunk, with the value's key in the place of a store key.
 """
 
 import threading
@@ -20,7 +24,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from offstage.dpu.archive.format import keys_of, name_of
+from offstage.bindings.archive import Value
+from offstage.dpu.archive.format import keys_of, name_of, value_name, value_of
 
 __all__ = ["COUNTS", "RETURNS_MAX", "Return", "State", "Tenant", "Upload"]
 
@@ -47,9 +52,9 @@ class Tenant:
     """One tenant's part: its number in the device, its folder in the bucket, the key of its sums.
 
     `known`: the object that each store key is in; `layers`: how many it has of the chunk, where
-    that was seen; `others`: further objects with the chunk, which go with it; `is_seen`: of a
-    listing; `is_listed`: whether another had no more; `sweep_due`: whether a purge has yet to look
-    them up."""
+    that was seen; `values`: by key; `others`: further objects with the chunk, which go with it;
+    `is_seen`: of a listing; `is_listed`: whether another had no more; `sweep_due`: whether a purge
+    has yet to look them up."""
 
     index: int
     folder: str
@@ -57,6 +62,7 @@ class Tenant:
     known: dict[bytes, str] = field(default_factory=dict)
     layers: dict[bytes, int] = field(default_factory=dict)
     others: dict[bytes, set[str]] = field(default_factory=dict)
+    values: dict[bytes, list[Value]] = field(default_factory=dict)
     is_seen: bool = False
     is_listed: bool = False
     sweep_due: bool = False
@@ -77,6 +83,13 @@ class Tenant:
         self.known[key] = name
         if rest:
             self.others[key] = rest
+        value = self.value(name)
+        if value is not None and value not in self.values.get(value.key, []):
+            self.values.setdefault(value.key, []).append(value)
+
+    def value(self, name: str) -> Value | None:
+        """The value that the object of this name has; None: it has chunks of sessions."""
+        return value_of(name[len(self.folder) :])
 
     def remove(self, key: bytes, name: str) -> None:
         """This object no longer has the chunk; another may."""
@@ -90,12 +103,17 @@ class Tenant:
         rest.discard(self.known.get(key, ""))
         if rest:
             self.others[key] = rest
+        value = self.value(name)
+        if value is not None and value in self.values.get(value.key, []):
+            self.values[value.key].remove(value)
+            if not self.values[value.key]:
+                del self.values[value.key]
 
 
 @dataclass(eq=False)
 class Upload:
-    """Consecutive chunks for one object. `name`: of an object that an attempt has sent, or is
-    sending: whether the server has it is unknown."""
+    """Consecutive chunks for one object, or the one of `value`. `name`: of an object that an
+    attempt has sent, or is sending: whether the server has it is unknown."""
 
     tenant: Tenant
     keys: list[bytes]
@@ -103,6 +121,7 @@ class Upload:
     name: str = ""
     condemned: bool = False
     tries: int = 0
+    value: Value | None = None
 
 
 @dataclass(eq=False)
@@ -112,6 +131,11 @@ class Return:
     tenant: Tenant
     name: str
     ended: bool = False
+
+    @property
+    def value(self) -> Value | None:
+        """Of whose object it is, if of a value's."""
+        return self.tenant.value(self.name)
 
 
 class State:
@@ -131,10 +155,12 @@ class State:
         self._doubts: dict[str, tuple[bytes, float]] = {}
         self._pace: tuple[float, float, float] | None = None  # seconds, chunks, when
 
-    def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
+    def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> list[Value]:
         """What the bucket holds of a tenant, but for what is to be deleted: `gone`, the journal's,
         and what is not in it yet. Objects that only stand-ins of those speak of are noted here. Of
-        a later listing what is known, or being sent, is what the tables say."""
+        a later listing what is known, or being sent, is what the tables say. Returns the values
+        that it found, the latest last: the device is to know."""
+        found: list[Value] = []
         with self.lock:
             leaving = set(gone) | {name for one, name in self.unnoted if one is tenant}
             spoken = leaving | {one.name for one in (*self.uploads, *self.active)}
@@ -150,9 +176,13 @@ class State:
                 if not keys or name in spoken or tenant.has(name):
                     continue
                 fresh = True
-                if tenant.folder in leaving or not dead.isdisjoint(keys):
+                value = tenant.value(name)
+                dying = keys if value is None else [*keys, value.key]
+                if tenant.folder in leaving or not dead.isdisjoint(dying):
                     self.unnoted.append((tenant, name))
                     continue
+                if value is not None:
+                    found.append(value)
                 for key in keys:
                     tenant.add(key, name)
             tenant.is_seen, tenant.is_listed = True, tenant.is_seen and not fresh
@@ -160,6 +190,7 @@ class State:
                 if upload.tenant is tenant:
                     upload.keys = [key for key in upload.keys if key not in tenant.known]
             self.uploads = deque(one for one in self.uploads if one.keys)
+        return sorted(found, key=lambda value: value.generation)
 
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
         """A session with these chunks, in order, has ended and keeps its blocks."""
@@ -185,6 +216,30 @@ class State:
     def _lacks(self, tenant: Tenant, key: bytes) -> bool:
         """Whether the bucket has fewer than all layers, as far as known."""
         return key not in tenant.known or tenant.layers.get(key, self._layers) < self._layers
+
+    def value_stored(self, tenant: Tenant, value: Value, after_s: float) -> None:
+        """The device has a value that the bucket lacks."""
+        with self.lock:
+            self.uploads.append(Upload(tenant, [value.store_key], after_s, value=value))
+
+    @property
+    def room(self) -> int:
+        """How many more uploads may wait."""
+        with self.lock:
+            return max(self._queue_max - len(self.uploads), 0)
+
+    def value_gone(self, tenant: Tenant, value: Value, stays: bool) -> None:
+        """All that the bucket has, or is being sent, of the value's key is to go, but for the value
+        itself where it `stays`."""
+        with self.lock:
+            queued = [one.value for one in (*self.uploads, *self.active) if one.tenant is tenant]
+            of_key = [one for one in queued if one is not None and one.key == value.key]
+            of_key += tenant.values.get(value.key, [])
+            gone = {one.store_key for one in of_key if not (stays and one == value)}
+            if not stays:
+                gone |= {value.key} if not tenant.is_listed else set()
+            if gone:
+                self.deleting(tenant, gone)
 
     def give_up(self, upload: Upload) -> None:
         """Cancel the upload until the next session with these chunks ends."""
@@ -214,6 +269,11 @@ class State:
                 if one is not None:
                     found[name] = one
         return list(found.values())
+
+    def value_wanted(self, tenant: Tenant, value: Value) -> Return | None:
+        """The restore of a value; None: the bucket does not have it, or too many wait."""
+        found = self.wanted(tenant, [(value.store_key, 0)])
+        return found[0] if found else None
 
     def deleting(self, tenant: Tenant, keys: Iterable[bytes]) -> None:
         """These chunks are about to be deleted for good."""
@@ -274,7 +334,8 @@ class State:
         """The name under which it is sent now; empty where it is not to be: no keys are left of
         it, it was deleted, or one of that name still has to go (it is archived when its next
         session ends)."""
-        name = upload.tenant.folder + name_of(keys) if keys else ""
+        last = name_of(keys) if upload.value is None else value_name(upload.value)
+        name = upload.tenant.folder + last if keys else ""
         with self.lock:
             if upload.condemned:
                 return ""
@@ -337,8 +398,11 @@ class State:
             one.ended = True
             self.returning.pop(one.name, None)
 
-    def drop_returns(self) -> None:
-        """The server does not answer: waiting restores end as they are."""
+    def drop_returns(self) -> list[Return]:
+        """The server does not answer: waiting restores end as they are. Which they were."""
         with self.lock:
-            while self.returns:
-                self.end_return(self.returns.popleft())
+            dropped = list(self.returns)
+            self.returns.clear()
+            for one in dropped:
+                self.end_return(one)
+            return dropped

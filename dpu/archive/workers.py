@@ -1,4 +1,5 @@
-"""The archive's threads: `archive.connections` workers, and one that writes the journal.
+"""The archive's threads: `archive.connections` workers, one that writes the journal, and one that
+takes notes on values (value_notes.py).
 
 A worker takes the most urgent job: the listing at the start, then lookups of a purge that keeps
 some chunks, since its reply waits, then restores that hosts wait for, further listings until two
@@ -21,6 +22,7 @@ from offstage.dpu.archive.journal import Journal
 from offstage.dpu.archive.object_moves import bring_back, look, send_up
 from offstage.dpu.archive.s3 import NAMES_MAX, Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant, Upload
+from offstage.dpu.archive.value_notes import ArchivedValues, has
 from offstage.dpu.log import Log
 
 __all__ = ["Workers"]
@@ -36,11 +38,19 @@ class Workers:
     """Call `start` once all tenants are known; `close` waits for calls in flight."""
 
     def __init__(
-        self, state: State, bucket: Bucket, shape: Shape, journal: Path, ttl_s: int, log: Log
+        self,
+        state: State,
+        bucket: Bucket,
+        shape: Shape,
+        journal: Path,
+        ttl_s: int,
+        log: Log,
+        values: ArchivedValues | None = None,
     ) -> None:
-        """Opens the journal. `ttl_s`: how long blocks stay in the store; 0: for ever."""
+        """Opens the journal. `ttl_s`: how long blocks stay in the store; 0: for ever. `values`:
+        None: the device keeps none."""
         self._state, self._bucket, self._shape, self._log = state, bucket, shape, log
-        self._ttl_s = ttl_s
+        self._ttl_s, self._values = ttl_s, values
         self._journal = Journal(journal)
         state.leaving = self._journal.names
         self._tenants: list[Tenant] = []
@@ -64,6 +74,11 @@ class Workers:
         self._threads += [
             threading.Thread(target=self._run, args=(one,), name="ofs-archive") for one in places
         ]
+        if self._values is not None:
+            words = tenants, self._wake, lambda: self._stopping, lambda: self.away
+            self._threads.append(
+                threading.Thread(target=self._values.serve, args=words, name="ofs-archive-values")
+            )
         for thread in self._threads:
             thread.daemon = True
             thread.start()
@@ -201,8 +216,12 @@ class Workers:
             for tenant in self._tenants:
                 if not tenant.is_listed:
                     names = _ours(tenant, self._bucket.names(tenant.folder))
-                    self._state.listed(tenant, names, self._journal.names)
+                    values = self._state.listed(tenant, names, self._journal.names)
+                    if self._values is not None:
+                        self._values.found(tenant, values)
             self._await_notes()
+            if self._values is not None and all(one.is_listed for one in self._tenants):
+                self._values.all_found()
             self._listed = True
             self._list_s = time.monotonic() + self._list_pause_s
             self._list_pause_s = min(2 * self._list_pause_s, AWAY_S_MAX)
@@ -234,6 +253,8 @@ class Workers:
             self._log.warning("archive_return_failed", error=str(error))
         finally:
             self._state.end_return(one)
+            if self._values is not None:
+                self._values.settled([one])
             self.wake()
 
     def _delete(self, tenant: Tenant, name: str) -> None:
@@ -258,10 +279,12 @@ class Workers:
                 keys = list(sending.union(tenant.known))
             there = look(places, self._shape, tenant, keys)
             with state.lock:
-                state.deleting(
-                    tenant, [key for key, count in zip(keys, there, strict=True) if count == 0]
-                )
+                gone = [key for key, count in zip(keys, there, strict=True) if count == 0]
+                found = [tenant.value(tenant.known[key]) for key in gone if key in tenant.known]
+                state.deleting(tenant, gone)
                 state.sweeps.remove(tenant)
+            if self._values is not None:
+                self._values.gone(tenant, [one for one in found if one is not None])
         except OffstageError as error:  # the store moves, or is being closed
             self._log.warning("archive_sweep_failed", error=str(error))
             self._sweep_s = time.monotonic() + LOOK_S
@@ -275,6 +298,9 @@ class Workers:
             send_up(self._state, self._bucket, places, self._shape, upload)
             ended = True
             self._well()
+            if upload.value is not None and self._values is not None:
+                if has(upload.tenant, upload.value):
+                    self._values.found(upload.tenant, [upload.value])
         except Failed as failed:
             upload.tries += 1
             again = failed.kind in ("gone", "refused") or upload.tries < TRIES
@@ -308,7 +334,9 @@ class Workers:
                 self._until_s = time.monotonic() + self._away_s
                 self._away_s = min(2 * self._away_s, AWAY_S_MAX)
                 self._log.warning("archive_away", why=str(failed), kind=failed.kind)
-            self._state.drop_returns()
+            dropped = self._state.drop_returns()
+        if self._values is not None:
+            self._values.settled(dropped)
 
 
 def _ours(tenant: Tenant, names: Iterable[str]) -> list[str]:

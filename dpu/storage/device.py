@@ -166,6 +166,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.dilation = config.model.dilation
     if config.archive.bucket:
         filled.archive_places = config.archive.connections * PLACES
+        filled.archive_wait_ns = config.archive.wait_ns
     filled.cpu, filled.stage_timers = config.daemon.cpu, config.daemon.stage_timers
     return filled
 

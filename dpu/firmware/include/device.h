@@ -60,12 +60,13 @@ struct ofs_device_config {
 	uint32_t put_slot_count; /* of one port */
 	uint32_t score_max;
 	struct ofs_port_sim_config port_sim; /* faults of ports of the side "sim" */
-	uint32_t stage_timers;   /* 1: time the stages that the reactor sees (enum ofs_stage) */
-	uint32_t sim_clock;      /* 1: simulated clock; drive with ofs_device_poll */
-	int32_t cpu;             /* pin the reactor to this core; -1 none */
-	uint32_t archive_places; /* blocks on their way to or from an archive; 0: there is none */
-	uint32_t moment_max;     /* ring of moments; 0: none are noted */
-	uint32_t value_max;      /* values of all tenants; 0: none are stored by key */
+	uint32_t stage_timers;    /* 1: time the stages that the reactor sees (enum ofs_stage) */
+	uint32_t sim_clock;       /* 1: simulated clock; drive with ofs_device_poll */
+	int32_t cpu;              /* pin the reactor to this core; -1 none */
+	uint32_t archive_places;  /* blocks on their way to or from an archive; 0: there is none */
+	uint64_t archive_wait_ns; /* how long hosts wait for a value that comes back */
+	uint32_t moment_max;      /* ring of moments; 0: none are noted */
+	uint32_t value_max;       /* values of all tenants; 0: none are stored by key */
 };
 
 /*
@@ -231,6 +232,27 @@ struct ofs_archive_block {
 	uint32_t length; /* payload bytes */
 	int32_t rc;
 	uint32_t reserved;
+	/* To write a piece of a value: of which; generation 0: it is of none. */
+	struct ofs_key key;
+	uint64_t generation;
+	uint64_t value_length;
+};
+
+/* What an archive hears of a value. */
+enum ofs_value_note_kind {
+	OFS_NOTE_STORED = 1,   /* the archive does not have it */
+	OFS_NOTE_REPLACED = 2, /* every other generation of the key is to leave the archive */
+	OFS_NOTE_WANTED = 3,   /* it is to come back */
+	OFS_NOTE_GONE = 4      /* every generation of the key is to leave the archive */
+};
+
+struct ofs_value_note {
+	struct ofs_key key;
+	struct ofs_key store_key; /* of its chunk; GONE of a value that the device does not know: 0 */
+	uint64_t generation;
+	uint64_t length; /* bytes of the value */
+	uint32_t tenant;
+	uint32_t kind; /* enum ofs_value_note_kind */
 };
 
 /* Result of one call. */
@@ -407,6 +429,28 @@ void *ofs_device_archive_place(struct ofs_device *device, uint32_t place);
  */
 int ofs_device_archive_look(struct ofs_device *device, uint32_t tenant, uint32_t count,
 	const struct ofs_key *keys, uint32_t *layers, uint64_t *deletes);
+/*
+ * Takes at most `max` notes on values, each once; `stored`: STORED too. Returns how many. A GONE
+ * stays, and its deleter waits, until value_end says that it is noted elsewhere.
+ */
+int ofs_device_value_notes(struct ofs_device *device, uint32_t stored, struct ofs_value_note *notes,
+	int max);
+/* Waits up to `timeout_ns` until there are notes: 1; 0: there are none. Needs no reactor. */
+int ofs_device_value_await(struct ofs_device *device, uint32_t stored, uint64_t timeout_ns);
+/*
+ * The archive has these values. rcs [count]: 0; -ESTALE: the device has another generation of the
+ * key, or deletes it; -ENOSPC: the table has no room; -EINVAL: no such value can be. -ENOTSUP: the
+ * device keeps no values.
+ */
+int ofs_device_value_archived(struct ofs_device *device, uint32_t count,
+	const struct ofs_value_note *notes, int32_t *rcs);
+/* WANTED, which did not come back, or, `gone`, will not; or GONE, which is noted elsewhere. */
+int ofs_device_value_end(struct ofs_device *device, uint32_t count,
+	const struct ofs_value_note *notes, uint32_t gone);
+/* Whether the device knows every value in the archive; -ENOSPC makes that untrue. */
+int ofs_device_value_listed(struct ofs_device *device, uint32_t listed);
+/* How many values notes wait for. */
+int ofs_device_value_waiting(struct ofs_device *device, uint32_t *count);
 /* Times of the stages since the last reset: [OFS_STAGE_COUNT]; the host's stages are empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,

@@ -382,6 +382,10 @@ uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 uint32_t ofs_core_chunk_find(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);
 
+/* The store key of a chunk of this content that is the first of its chain. */
+struct ofs_key ofs_core_first_key(const struct ofs_core *core, uint32_t tenant,
+	const struct ofs_key *content);
+
 /* Sessions that read from this store key now, through chunks they share or private ones. */
 uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);

@@ -167,7 +167,7 @@ struct ofs_store_value {
 	struct ofs_key key;
 	struct ofs_key store_key; /* of its chunk */
 	uint64_t length;
-	uint32_t generation;
+	uint64_t generation;
 };
 /*
  * Moves out of the store at most `max` values of a tenant that this open recovered; 0: there are no

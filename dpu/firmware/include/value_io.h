@@ -12,6 +12,10 @@
  * is *held* has a session too, so that its blocks stay, and can be announced to the prefetch. The
  * oldest holds end where other tasks need their sessions.
  *
+ * A daemon with an archive answers -EAGAIN of a value that is being brought back, and of a delete
+ * that it has yet to note: the task is asked again after a pause, which grows, until its deadline
+ * or until the daemon says otherwise.
+ *
  * If the connection is lost every task ends with -EPIPE; then nothing but a close is left to do.
  */
 #ifndef OFS_VALUE_IO_H
@@ -76,6 +80,8 @@ struct ofs_value_task {
 	struct ofs_key chunk;
 	uint64_t deadline_ns;
 	uint64_t patience_ns; /* when waiting for a session, or for a commit, ends */
+	uint64_t pause_ns;    /* since the daemon said "not yet"; 0: it did not */
+	uint64_t again_ns;    /* when it is asked again */
 	struct ofs_value_task *next;
 };
 

@@ -3,10 +3,10 @@
  *
  * Model: a value is the bytes under a key of 16 bytes, in pieces, one in each layer of a chunk.
  * Each piece says so behind its trailer, in the record's last logical block: key, the value's
- * length, and the *generation*, which numbers the stores of a device, so that pieces of two stores
- * of one key are distinct. A check ties the tag to the trailer's chunk and payload. A block of no
- * value has zeros there, and a tag that does not match its trailer counts as none. Nothing here can
- * fail.
+ * length, and the *generation*, which numbers the stores, so that pieces of two stores of one key
+ * are distinct: the later has the higher, on another drive too. A check ties the tag to the
+ * trailer's chunk and payload. A block of no value has zeros there, and a tag that does not match
+ * its trailer counts as none. Nothing here can fail.
  */
 #ifndef OFS_VALUE_TAG_H
 #define OFS_VALUE_TAG_H
@@ -17,7 +17,8 @@
 
 struct ofs_value_tag {
 	uint32_t magic;
-	uint32_t generation;
+	uint32_t reserved;
+	uint64_t generation;
 	uint64_t length; /* bytes of the whole value */
 	struct ofs_key key;
 	uint64_t check;

@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_disk import snapshot
 
+from offstage.bindings.archive import Value
 from offstage.bindings.errors import BadInput, Corrupt
-from offstage.dpu.archive.format import Shape, keys_of, name_of, object_key, pack, unpack
+from offstage.dpu.archive.format import (
+    Shape,
+    keys_of,
+    name_of,
+    object_key,
+    pack,
+    unpack,
+    value_name,
+    value_of,
+)
 from offstage.dpu.archive.journal import Journal
 from offstage.dpu.archive.state import State, Tenant
 
@@ -47,6 +57,58 @@ def test_another_name_tenant_or_shape_is_corrupt() -> None:
         unpack(SHAPE, object_key(b"j" * 16), name_of(KEYS), data)
     with pytest.raises(Corrupt, match="another shape"):
         unpack(Shape(512, 4, 64), KEY, name_of(KEYS), data)
+
+
+VALUE = Value(b"k" * 16, KEYS[0], 7, 1000)
+PIECES = [(KEYS[0], 0, b"a" * 512), (KEYS[0], 1, b"b" * 488)]
+
+
+def test_a_value_is_what_its_name_says() -> None:
+    """All pieces of one store of one key, or nothing."""
+    name = value_name(VALUE)
+    assert value_of(name) == VALUE and keys_of(name) == KEYS[:1]
+    data = pack(SHAPE, KEY, 1, KEYS[:1], PIECES, VALUE)
+    assert [bytes(part) for _, _, part in unpack(SHAPE, KEY, name, data)[1]] == [
+        b"a" * 512,
+        b"b" * 488,
+    ]
+    others = [
+        Value(b"j" * 16, KEYS[0], 7, 1000),
+        Value(b"k" * 16, KEYS[0], 8, 1000),
+        Value(b"k" * 16, KEYS[0], 7, 999),
+        Value(b"k" * 16, KEYS[1], 7, 1000),
+    ]
+    for other in others:
+        with pytest.raises(Corrupt, match="another object"):
+            unpack(SHAPE, KEY, value_name(other), data)
+    with pytest.raises(Corrupt, match="another object"):
+        unpack(SHAPE, KEY, name_of(KEYS[:1]), data)
+    for blocks in (PIECES[:1], PIECES[::-1], [PIECES[0], (KEYS[0], 1, b"b" * 487)]):
+        with pytest.raises(Corrupt, match="its check"):
+            unpack(SHAPE, KEY, name, pack(SHAPE, KEY, 1, KEYS[:1], blocks, VALUE))
+    zero = value_name(Value(b"k" * 16, KEYS[0], 0, 1000))
+    assert value_of(zero) is None and keys_of(zero) == [] == keys_of(name.upper())
+
+
+def test_of_a_key_one_value_stays() -> None:
+    """The tables delete every other store of a key, queued uploads too; a delete by a key that no
+    listing has found yet applies to what a listing finds."""
+    tenant = Tenant(0, "red/", KEY)
+    state = State(queue_max=4, group=4, layers=3)
+    values = [Value(b"k" * 16, KEYS[n], n + 1, 1000) for n in range(4)]
+    names = ["red/" + value_name(one) for one in values]
+    assert state.listed(tenant, [names[1], names[0]], set()) == values[:2]
+    state.listed(tenant, names[:2], set())
+    assert tenant.is_listed
+    state.value_stored(tenant, values[2], 0.0)
+    state.value_stored(tenant, values[3], 0.0)
+    state.value_gone(tenant, values[3], stays=True)
+    assert [one.value for one in state.uploads] == values[3:]
+    assert sorted(name for _, name in state.unnoted) == sorted(names[:2]) and not tenant.known
+    fresh = Tenant(1, "blue/", KEY)
+    state.value_gone(fresh, values[0], stays=False)
+    noted = {name for one, name in state.unnoted if one is fresh}
+    assert state.listed(fresh, ["blue/" + value_name(values[2])], noted) == []
 
 
 @pytest.mark.parametrize("name", ["", "x", "00", "0" * 33, "A0" * 16, "00" * 16 * 17, "../" * 11])

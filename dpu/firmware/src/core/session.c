@@ -52,6 +52,18 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	return 0;
 }
 
+static struct ofs_key
+hash_words(const struct ofs_key *secret, const uint64_t *words, unsigned count)
+{
+	unsigned char bytes[32];
+	struct ofs_key key;
+
+	for (unsigned i = 0; i < 8 * count; i++)
+		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
+	ofs_siphash(secret, bytes, 8 * count, &key);
+	return key;
+}
+
 /* The keys of the chunk that follows `parent`, the store key of the one before it. */
 static struct ofs_chunk_keys
 chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_key *parent,
@@ -59,22 +71,24 @@ chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struc
 {
 	const struct ofs_key *secret = &core->tenants[s->config.tenant].secret;
 	uint64_t words[4] = {parent->lo, parent->hi, content->lo, content->hi};
-	unsigned char bytes[sizeof(words)];
 	struct ofs_chunk_keys keys;
 
-	for (unsigned i = 0; i < sizeof(bytes); i++)
-		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
-	ofs_siphash(secret, bytes, sizeof(bytes), &keys.store_key);
-	keys.key = keys.store_key;
+	keys.store_key = keys.key = hash_words(secret, words, 4);
 	if (s->shared)
 		return keys;
 	words[0] = keys.store_key.lo;
 	words[1] = keys.store_key.hi;
 	words[2] = s->serial;
-	for (unsigned i = 0; i < 24; i++)
-		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
-	ofs_siphash(secret, bytes, 24, &keys.key);
+	keys.key = hash_words(secret, words, 3);
 	return keys;
+}
+
+struct ofs_key
+ofs_core_first_key(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *content)
+{
+	uint64_t words[4] = {0, 0, content->lo, content->hi};
+
+	return hash_words(&core->tenants[tenant].secret, words, 4);
 }
 
 /* Finds or makes the chunk under these keys. The home is made first, and removed on failure. */

@@ -39,6 +39,10 @@ struct ofs_archive {
 
 int ofs_archive_open(struct ofs_device *device);
 void ofs_archive_free(struct ofs_device *device);
+uint8_t *ofs_archive_record(const struct ofs_device *device, uint32_t index);
+struct ofs_trailer *ofs_archive_trailer(const struct ofs_device *device, uint32_t index);
+/* Gives a place that waits to the store. */
+void ofs_archive_push(struct ofs_device *device, uint32_t index, uint64_t now_s);
 /* Retries what the store could not take. */
 bool ofs_archive_turn(struct ofs_device *device);
 void ofs_archive_done(struct ofs_device *device, uint32_t index, int rc);

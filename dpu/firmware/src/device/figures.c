@@ -68,8 +68,8 @@ run_drain(struct ofs_device *device, void *argument)
 }
 
 /* In virtual time only the caller's wait can advance the clock. */
-static void
-drain_simulated(struct ofs_device *device)
+void
+ofs_device_simulate(struct ofs_device *device)
 {
 	uint64_t now_ns = ofs_device_now_ns(device);
 
@@ -95,7 +95,7 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 		if (device->reactor.threaded)
 			nanosleep(&pause, NULL);
 		else
-			drain_simulated(device);
+			ofs_device_simulate(device);
 	}
 	return rc;
 }

@@ -26,6 +26,18 @@ unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 	atomic_fetch_sub(&device->mailbox.call_count, 1);
 }
 
+struct timespec
+ofs_device_until(uint64_t timeout_ns)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += (long)(timeout_ns % 1000000000ull);
+	until.tv_sec += (time_t)(timeout_ns / 1000000000ull) + until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	return until;
+}
+
 /* Waits for the answer; a reactor that does not even take the call within the limit is stuck. */
 static int
 await_answer(struct ofs_device *device, struct ofs_control_call *call)

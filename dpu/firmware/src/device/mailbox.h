@@ -15,6 +15,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <time.h>
 
 /* Runs on the reactor's thread; its caller waits. */
 struct ofs_control_call {
@@ -42,6 +44,8 @@ struct ofs_mailbox {
 
 int ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *),
 	void *argument);
+/* The end of a wait for the mailbox's condition. */
+struct timespec ofs_device_until(uint64_t timeout_ns);
 bool ofs_device_serve_calls(struct ofs_device *device);
 /* No call is taken from now on; those that wait end with -ESHUTDOWN. */
 void ofs_device_refuse_calls(struct ofs_device *device);

@@ -193,7 +193,7 @@ ofs_device_delete_named(struct ofs_device *device, uint32_t tenant, const struct
 	struct ofs_chunk_info info = {.store_key = *store_key, .chunk = chunk};
 	const struct ofs_device_session alone = {.chunk_count = 1, .chunks = &info};
 
-	device->tenants[tenant].deletes++;
+	/* `deletes` stays: pieces from the archive are written while their value awaits them. */
 	ofs_device_cancel_writes(device, tenant, &alone);
 	delete_chunk(device, tenant, store_key, chunk);
 }

@@ -128,8 +128,10 @@ tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks, u
 		return -EINVAL;
 	device->tenants[tenant].deletes++;
 	held_of(device, tenant, &before);
-	if (all && !again)
+	if (all && !again) {
 		purge_under_way(device, tenant);
+		ofs_values_purge(device, tenant);
+	}
 	*purged = (struct ofs_purged){
 		.chunks = ofs_purge_coldest(device, tenant, OFS_PURGE_BATCH, before.blocks, keep_blocks)};
 	held_of(device, tenant, &after);

@@ -14,8 +14,8 @@ ofs_device_put_window(const struct ofs_device *device, uint32_t port, const stru
 }
 
 /* Zero unless it is a piece of a value, so that no tag of another block is left there. */
-static void
-fill_tag(const struct ofs_trailer *trailer, const struct ofs_key *store_key,
+void
+ofs_device_fill_tag(const struct ofs_trailer *trailer, const struct ofs_key *store_key,
 	const struct ofs_value_name *value)
 {
 	struct ofs_value_tag *tag = ofs_value_tag_behind(trailer);
@@ -39,7 +39,7 @@ fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *s
 		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
 
 	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
-	fill_tag(trailer, store_key, value);
+	ofs_device_fill_tag(trailer, store_key, value);
 	ofs_device_fill_granules(device, record, trailer);
 }
 

@@ -31,6 +31,9 @@ void *ofs_device_put_window(const struct ofs_device *device, uint32_t port,
 int ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write);
 void ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t slot);
+/* The tag behind a trailer, whose payload is set; zeros of no value. */
+void ofs_device_fill_tag(const struct ofs_trailer *trailer, const struct ofs_key *store_key,
+	const struct ofs_value_name *value);
 /* Computes the checksums of the granules of a record that is to be written or staged, if there are
  * granules. Bytes that do not match the payload's checksum get none. */
 void ofs_device_fill_granules(const struct ofs_device *device, const uint8_t *record,

@@ -47,6 +47,9 @@ bool ofs_device_turn(struct ofs_device *device);
 /* When there will be something to do without a new request. */
 uint64_t ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns);
 
+/* figures.c: a turn, or the time until there is something to do; simulated clock only. */
+void ofs_device_simulate(struct ofs_device *device);
+
 /* fence.c: see ofs_device_serve_until */
 bool ofs_device_is_fenced(struct ofs_device *device);
 

@@ -18,14 +18,15 @@ restore_value(struct ofs_device *device, uint32_t tenant, const struct ofs_store
 	if (entry != NULL && entry->name.generation == found->generation)
 		return; /* another piece of it was here before */
 	if (!ofs_value_is_whole(device, tenant, &found->store_key, found->length)
-		|| (entry != NULL && (int32_t)(found->generation - entry->name.generation) < 0)
+		|| (entry != NULL && found->generation < entry->name.generation)
 		|| (entry == NULL && device->values.count >= device->config.value_max)) {
 		ofs_value_drop(device, tenant, &found->store_key);
 		return;
 	}
 	if (entry != NULL)
 		ofs_value_forget(device, entry);
-	ofs_value_insert(&device->values, &value);
+	entry = ofs_value_insert(&device->values, &value);
+	ofs_value_note(device, entry, OFS_LIST_STORED);
 }
 
 static void
@@ -36,7 +37,7 @@ restore_values(struct ofs_device *device, uint32_t tenant)
 
 	while ((count = ofs_store_take_values(device->store, tenant, found, VALUES_BATCH)) > 0) {
 		for (int i = 0; i < count && device->values.entries != NULL; i++) {
-			if ((int32_t)(found[i].generation - device->values.generation) > 0)
+			if (found[i].generation > device->values.generation)
 				device->values.generation = found[i].generation;
 			restore_value(device, tenant, &found[i]);
 		}

@@ -29,7 +29,7 @@ ofs_value_find(const struct ofs_values *values, uint32_t tenant, const struct of
 	}
 }
 
-void
+struct ofs_value *
 ofs_value_insert(struct ofs_values *values, const struct ofs_value *value)
 {
 	uint32_t i = home_of(values, value->tenant, &value->name.key);
@@ -38,7 +38,41 @@ ofs_value_insert(struct ofs_values *values, const struct ofs_value *value)
 	while (values->entries[i].name.generation != 0)
 		i = (i + 1) & values->mask;
 	values->entries[i] = *value;
+	values->entries[i].list = OFS_LIST_NONE;
 	values->count++;
+	return &values->entries[i];
+}
+
+/* Of the entry's neighbours in its list, the one before it is followed by `before`, and the one
+ * behind it comes after `after`. */
+static void
+link_at(struct ofs_values *values, const struct ofs_value *entry, uint32_t before, uint32_t after)
+{
+	if (entry->list == OFS_LIST_NONE)
+		return;
+	if (entry->previous == OFS_NONE)
+		values->firsts[entry->list] = before;
+	else
+		values->entries[entry->previous].next = before;
+	if (entry->next == OFS_NONE)
+		values->lasts[entry->list] = after;
+	else
+		values->entries[entry->next].previous = after;
+}
+
+void
+ofs_value_enlist(struct ofs_values *values, struct ofs_value *entry, enum ofs_value_list list)
+{
+	uint32_t i = (uint32_t)(entry - values->entries);
+
+	link_at(values, entry, entry->next, entry->previous);
+	values->noted += (list != OFS_LIST_NONE) - (uint32_t)(entry->list != OFS_LIST_NONE);
+	entry->list = (uint8_t)list;
+	if (list == OFS_LIST_NONE)
+		return;
+	entry->previous = values->lasts[list];
+	entry->next = OFS_NONE;
+	link_at(values, entry, i, i);
 }
 
 void
@@ -47,6 +81,7 @@ ofs_value_remove(struct ofs_values *values, struct ofs_value *entry)
 	uint32_t gap = (uint32_t)(entry - values->entries);
 
 	assert(entry->name.generation != 0 && values->count > 0);
+	ofs_value_enlist(values, entry, OFS_LIST_NONE);
 	values->count--;
 	for (uint32_t i = (gap + 1) & values->mask; values->entries[i].name.generation != 0;
 		 i = (i + 1) & values->mask) {
@@ -55,6 +90,7 @@ ofs_value_remove(struct ofs_values *values, struct ofs_value *entry)
 
 		/* It may not move before its home: from there on a search would miss it. */
 		if (((i - home) & values->mask) >= ((i - gap) & values->mask)) {
+			link_at(values, next, gap, gap);
 			values->entries[gap] = *next;
 			gap = i;
 		}
@@ -91,5 +127,6 @@ ofs_device_value_stays(const struct ofs_device *device, uint32_t session)
 	uint32_t tenant = device->ports.entries[state->port].tenant;
 	const struct ofs_value *entry = ofs_value_find(&device->values, tenant, &state->value.key);
 
-	return entry != NULL && entry->name.generation == state->value.generation;
+	return entry != NULL && entry->place < OFS_VALUE_LEAVING
+		&& entry->name.generation == state->value.generation;
 }

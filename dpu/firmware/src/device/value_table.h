@@ -8,7 +8,10 @@
 struct ofs_value *ofs_value_find(const struct ofs_values *values, uint32_t tenant,
 	const struct ofs_key *key);
 /* Its key must not be there, and one entry must stay empty. */
-void ofs_value_insert(struct ofs_values *values, const struct ofs_value *value);
+struct ofs_value *ofs_value_insert(struct ofs_values *values, const struct ofs_value *value);
+/* The entry goes to the end of the list, or into none. */
+void ofs_value_enlist(struct ofs_values *values, struct ofs_value *entry, enum ofs_value_list list);
+/* From its list too. */
 void ofs_value_remove(struct ofs_values *values, struct ofs_value *entry);
 
 #endif

@@ -3,8 +3,10 @@
 
 #include <assert.h>
 
-#define BUSY_NS 1000000ull /* until the next try for a session, */
-#define COMMIT_NS 50000ull /* and for a commit */
+#define BUSY_NS 1000000ull      /* until the next try for a session, */
+#define COMMIT_NS 50000ull      /* and for a commit */
+#define PAUSE_MIN_NS 1000000ull /* before the command of a task is repeated, at first */
+#define PAUSE_MAX_NS 20000000ull
 
 static struct ofs_task_batch *
 free_batch(struct ofs_value_io *io)
@@ -188,6 +190,41 @@ start(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_val
 	ofs_task_push(&io->moving, task);
 }
 
+/* The value is being brought back, or its delete has yet to be noted. */
+static void
+ask_later(struct ofs_value_io *io, struct ofs_value_task *task)
+{
+	uint64_t pause_ns = task->pause_ns == 0 ? PAUSE_MIN_NS : 2 * task->pause_ns;
+
+	task->pause_ns = pause_ns < PAUSE_MAX_NS ? pause_ns : PAUSE_MAX_NS;
+	task->again_ns = ofs_driver_now_ns(io->driver) + task->pause_ns;
+	if (io->later.head == NULL || task->again_ns < io->again_ns)
+		io->again_ns = task->again_ns;
+	task->state = OFS_TASK_READY;
+	ofs_task_push(&io->later, task);
+}
+
+void
+ofs_task_resume(struct ofs_value_io *io)
+{
+	uint64_t now_ns = ofs_driver_now_ns(io->driver);
+	struct ofs_task_queue some = io->later;
+	struct ofs_value_task *task;
+
+	if (some.head == NULL || now_ns < io->again_ns)
+		return;
+	io->later.head = NULL;
+	io->again_ns = OFS_NEVER_NS;
+	while ((task = ofs_task_pop(&some)) != NULL) {
+		if (task->again_ns > now_ns && task->again_ns < io->again_ns)
+			io->again_ns = task->again_ns;
+		ofs_task_push(task->again_ns > now_ns ? &io->later
+				: opens_session(task->verb)   ? &io->opens
+											  : &io->asks,
+			task);
+	}
+}
+
 /* No session is free at the daemon: it is asked again, for as long as the task has patience. */
 static void
 wait_for_session(struct ofs_value_io *io, struct ofs_value_task *task)
@@ -217,6 +254,8 @@ opened(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_va
 		return;
 	else if (told->rc == -EBUSY && !task->dropped && !(task->flags & OFS_TASK_HOLD))
 		wait_for_session(io, task);
+	else if (told->rc == -EAGAIN && !task->dropped)
+		ask_later(io, task);
 	else if (told->rc == 0)
 		start(io, task, told);
 	else
@@ -246,12 +285,20 @@ committed(struct ofs_value_io *io, struct ofs_value_task *task, int rc)
 static void
 told_of(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
+	int rc = told->rc;
+
 	if (task == NULL)
 		return; /* given up, or one of the sessions that end */
-	task->value_length = told->rc == 0 ? told->length : 0;
-	ofs_task_finish(io, task,
-		told->rc == 0 && task->flags & OFS_TASK_WHOLE && told->length != task->length ? -EMSGSIZE
-																					  : told->rc);
+	if (rc == -EAGAIN) {
+		ask_later(io, task);
+		return;
+	}
+	if (rc == -ENOENT && task->verb == OFS_VALUE_DELETE && task->pause_ns != 0)
+		rc = 0; /* it was there, and has gone since */
+	task->value_length = rc == 0 ? told->length : 0;
+	if (rc == 0 && task->flags & OFS_TASK_WHOLE && told->length != task->length)
+		rc = -EMSGSIZE;
+	ofs_task_finish(io, task, rc);
 }
 
 int

@@ -23,7 +23,7 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 	io->payload_size_bytes = ofs_driver_payload_size_bytes(driver);
 	io->sessions_max = sessions_max;
 	io->timeout_ns = timeout_ns;
-	io->deadline_ns = OFS_NEVER_NS;
+	io->deadline_ns = io->again_ns = OFS_NEVER_NS;
 	io->put_max = port->put_slot_count;
 	/* Commands have calls too. */
 	io->piece_max = calls_max > OFS_TASK_BATCHES ? calls_max - OFS_TASK_BATCHES : 1;
@@ -91,7 +91,7 @@ ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
 	assert(task->state == OFS_TASK_IDLE);
 	task->state = OFS_TASK_READY;
 	task->rc = 0;
-	task->value_length = task->landed = task->patience_ns = 0;
+	task->value_length = task->landed = task->patience_ns = task->pause_ns = 0;
 	task->piece_count = task->pieces_begun = task->pieces_ended = task->dropped = 0;
 	memset(task->ends, 0, sizeof(task->ends));
 	now_ns = ofs_driver_now_ns(io->driver);
@@ -161,7 +161,8 @@ sift(struct ofs_value_io *io, struct ofs_task_queue *queue,
 static void
 lose(struct ofs_value_io *io, int rc)
 {
-	struct ofs_task_queue *queues[] = {&io->asks, &io->opens, &io->moving, &io->committing};
+	struct ofs_task_queue *queues[] = {&io->asks, &io->opens, &io->later, &io->moving,
+		&io->committing};
 	struct ofs_value_task *task;
 
 	cancel_all(io);
@@ -213,6 +214,7 @@ expire(struct ofs_value_io *io)
 	io->deadline_ns = OFS_NEVER_NS;
 	sift(io, &io->asks, is_late);
 	sift(io, &io->opens, is_late);
+	sift(io, &io->later, is_late);
 	sift(io, &io->moving, is_late);
 	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++) {
 		struct ofs_task_batch *batch = &io->batches[i];
@@ -278,6 +280,7 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 	int rc, count;
 
 	expire(io);
+	ofs_task_resume(io);
 	sift(io, &io->opens, is_dropped);
 	sift(io, &io->moving, is_moved);
 	rc = ofs_task_commands_begin(io);
@@ -303,6 +306,8 @@ next_due_ns(const struct ofs_value_io *io)
 
 	if (io->opens.head != NULL && room + yields > 0 && io->busy_until_ns < due_ns)
 		due_ns = io->busy_until_ns;
+	if (io->later.head != NULL && io->again_ns < due_ns)
+		due_ns = io->again_ns;
 	if (io->committing.head != NULL && io->commit_due_ns < due_ns)
 		due_ns = io->commit_due_ns;
 	return due_ns;

@@ -62,11 +62,13 @@ struct ofs_value_io {
 	bool news;                   /* a task of parts has landed more */
 	struct ofs_task_queue asks;  /* READY, and opens no session */
 	struct ofs_task_queue opens; /* READY, and waits for a session */
+	struct ofs_task_queue later; /* READY, and to be asked again after a pause */
 	struct ofs_task_queue moving, committing, ended;
 	uint32_t task_count;
 	uint64_t deadline_ns;   /* the earliest of a task */
 	uint64_t busy_until_ns; /* before that no session is asked for, */
 	uint64_t commit_due_ns; /* and no commit sent again */
+	uint64_t again_ns;      /* the earliest of `later` */
 	uint32_t session_count; /* open, those of holds and those in `over` included */
 	uint32_t opening_count; /* that batches in flight may open */
 	uint32_t over_count, hold_count;
@@ -111,7 +113,9 @@ void ofs_task_yield(struct ofs_value_io *io, uint32_t count);
 /* A session that was opened for a task that holds. */
 void ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task);
 
-/* value_commands.c: sends what it can. 0, or the error of the connection. */
+/* value_commands.c: tasks whose pause is over wait for their command again. */
+void ofs_task_resume(struct ofs_value_io *io);
+/* Sends what it can. 0, or the error of the connection. */
 int ofs_task_commands_begin(struct ofs_value_io *io);
 /* For how many tasks a session may be asked for; and for how many once `yields` holds end. */
 uint32_t ofs_task_room(const struct ofs_value_io *io, uint32_t *yields);

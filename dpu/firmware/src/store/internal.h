@@ -184,7 +184,7 @@ struct ofs_store_clean {
 /* What recovery found behind the trailer of a record. */
 struct ofs_store_found {
 	uint32_t record;
-	uint32_t generation;
+	uint64_t generation;
 	uint64_t length;
 	struct ofs_key key;
 };

@@ -1,0 +1,119 @@
+/* The blocks of values: whether they are there, and what becomes of an entry that has lost some. */
+#include "device/value_table.h"
+#include "internal.h"
+
+#define SWEEP 64 /* entries looked at for one that has lost its blocks */
+
+uint32_t
+ofs_value_pieces(const struct ofs_device *device, uint64_t length)
+{
+	uint32_t payload = device->config.store.payload_size_bytes;
+	uint64_t pieces = (length + payload - 1) / payload;
+
+	return pieces > UINT32_MAX ? UINT32_MAX : (uint32_t)pieces;
+}
+
+/* A content of its own for each store of a key, which no content of a host's chunk can be made to
+ * equal without knowing the generation. */
+struct ofs_key
+ofs_value_content(const struct ofs_value_name *name)
+{
+	uint64_t words[4] = {name->key.lo, name->key.hi, name->generation, OFS_VALUE_MAGIC};
+	struct ofs_key content;
+
+	content.lo = ofs_checksum(words, sizeof(words));
+	words[3] = content.lo;
+	content.hi = ofs_checksum(words, sizeof(words));
+	return content;
+}
+
+/* Written in write-back mode and acknowledged, though the store does not have it yet. */
+static bool
+is_dirty(const struct ofs_device *device, uint32_t tenant, uint32_t chunk, uint32_t layer)
+{
+	uint32_t slot;
+
+	return ofs_core_block_slot(device->core, chunk, layer, &slot) == 1
+		&& device->tenants[tenant].flush_of[slot] != OFS_NONE;
+}
+
+bool
+ofs_value_is_whole(const struct ofs_device *device, uint32_t tenant,
+	const struct ofs_key *store_key, uint64_t length)
+{
+	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, store_key);
+
+	if (chunk == OFS_NONE)
+		return false;
+	for (uint32_t layer = ofs_value_pieces(device, length); layer-- > 0;)
+		if (!ofs_core_block_is_stored(device->core, chunk, layer)
+			&& !is_dirty(device, tenant, chunk, layer))
+			return false;
+	return true;
+}
+
+void
+ofs_value_drop(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key)
+{
+	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, store_key);
+
+	if (chunk != OFS_NONE)
+		ofs_device_delete_named(device, tenant, store_key, chunk);
+}
+
+void
+ofs_value_forget(struct ofs_device *device, struct ofs_value *entry)
+{
+	struct ofs_value value = *entry;
+
+	ofs_value_remove(&device->values, entry);
+	ofs_value_drop(device, value.tenant, &value.store_key);
+}
+
+/* The blocks of an archived value are gone: the archive alone has it. */
+static void
+went(struct ofs_device *device, struct ofs_value *entry)
+{
+	assert(entry->archived && entry->place == OFS_VALUE_HERE);
+	entry->place = OFS_VALUE_AWAY;
+	entry->wanted_ns = 0;
+	ofs_value_drop(device, entry->tenant, &entry->store_key); /* what is left of it */
+}
+
+/* The key's entry; NULL: it has none, or it had one that has lost blocks and is in no archive. */
+struct ofs_value *
+ofs_value_look(struct ofs_device *device, uint32_t tenant, const struct ofs_key *key)
+{
+	struct ofs_value *entry = ofs_value_find(&device->values, tenant, key);
+
+	if (entry == NULL || entry->place != OFS_VALUE_HERE
+		|| ofs_value_is_whole(device, tenant, &entry->store_key, entry->name.length))
+		return entry;
+	if (entry->archived) {
+		went(device, entry);
+		return entry;
+	}
+	ofs_value_forget(device, entry);
+	return NULL;
+}
+
+/* Whether the table takes one more; if it is full, some entries may have lost their blocks. One
+ * that only the archive has gives way: it is found again at the next start. */
+bool
+ofs_values_room(struct ofs_device *device)
+{
+	struct ofs_values *values = &device->values;
+
+	for (uint32_t i = 0; i < SWEEP && values->count >= device->config.value_max; i++) {
+		struct ofs_value *entry = &values->entries[values->swept++ & values->mask];
+
+		if (entry->name.generation != 0)
+			entry = ofs_value_look(device, entry->tenant, &entry->name.key);
+		if (entry == NULL || entry->name.generation == 0
+			|| (entry->place != OFS_VALUE_AWAY && entry->place != OFS_VALUE_GONE))
+			continue;
+		values->listed = values->listed && entry->place == OFS_VALUE_GONE;
+		ofs_value_forget(device, entry);
+	}
+	return values->count < device->config.value_max;
+}

@@ -7,9 +7,9 @@ OFSARC1\\n | u32 header bytes | header (msgpack) | payloads in its order | BLAKE
 The key of the checksum is derived from the tenant's secret: neither the server nor anyone else who
 can write to the bucket can forge or change an object, nor pass one tenant's object off as
 another's. The name lists the chunks in it by their store keys, which are keyed hashes of the
-tokens. A value is one chunk: its object's name goes on with its key, a keyed hash too, generation
-and length, so that a listing says which values there are. Every number in the header is checked
-against the actual size before it is used.
+tokens. A value is one chunk: its object's name goes on with its key, masked for the tenant, its
+generation and length, so that a listing says which values there are. Every number in the header is
+checked against the actual size before it is used.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ __all__ = [
 
 MAGIC = b"OFSARC1\n"
 SUM_BYTES = 32
-VALUE_NAME = re.compile("[0-9a-f]{32}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{16}")
+VALUE_NAME = re.compile("[0-9a-f]{32}-[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-(?!0{16})[0-9a-f]{16}")
 CHUNKS_MAX = 16
 """Chunks of one object: their keys are its name, of which S3 takes 1,024 bytes."""
 
@@ -84,9 +84,8 @@ def name_of(keys: Sequence[bytes]) -> str:
 
 def keys_of(name: str) -> list[bytes]:
     """The chunks of an object by its name's last part; none where it is no name of ours."""
-    if "-" in name:
-        value = value_of(name)
-        return [] if value is None else [value.store_key]
+    if VALUE_NAME.fullmatch(name):
+        return [bytes.fromhex(name[:32])]
     try:
         joined = bytes.fromhex(name)
     except ValueError:
@@ -96,18 +95,30 @@ def keys_of(name: str) -> list[bytes]:
     return [joined[i : i + 16] for i in range(0, len(joined), 16)]
 
 
-def value_name(value: Value) -> str:
-    """The last part of the name of a value's object."""
-    return f"{value.store_key.hex()}-{value.key.hex()}-{value.generation:016x}-{value.length:016x}"
+def value_name(key: bytes, value: Value) -> str:
+    """The last part of the name of a value's object. `key`: of the tenant, from `object_key`: who
+    guesses the key of a value cannot tell whether the bucket has one."""
+    masked = _masked(key, value.store_key, value.key)
+    return f"{value.store_key.hex()}-{masked.hex()}-{value.generation:016x}-{value.length:016x}"
 
 
-def value_of(name: str) -> Value | None:
+def value_of(key: bytes, name: str) -> Value | None:
     """The value of an object by its name's last part; None where it is of none."""
     if VALUE_NAME.fullmatch(name) is None:
         return None
-    store_key, key, generation, length = map(bytes.fromhex, name.split("-"))
-    value = Value(key, store_key, int.from_bytes(generation), int.from_bytes(length))
-    return value if value.generation and value.length else None
+    store_key, masked, generation, length = map(bytes.fromhex, name.split("-"))
+    return Value(
+        _masked(key, store_key, masked),
+        store_key,
+        int.from_bytes(generation, "big"),
+        int.from_bytes(length, "big"),
+    )
+
+
+def _masked(key: bytes, store_key: bytes, word: bytes) -> bytes:
+    """16 bytes masked, or masked ones back: by a hash of the store key, which no two share."""
+    mask = hashlib.blake2b(store_key, digest_size=16, key=key, person=b"value key").digest()
+    return bytes(a ^ b for a, b in zip(word, mask, strict=True))
 
 
 def pack(
@@ -171,13 +182,10 @@ def unpack(shape: Shape, key: bytes, name: str, data: bytes) -> tuple[int, list[
         if len(part) != length:
             raise _damaged(name)
         blocks.append((head.keys[chunk], layer, part))
-    value = value_of(name)
+    value = value_of(key, name)
     if at != len(body) or (
         value is not None
-        and (
-            shape.pieces(value) != len(blocks)
-            or [(layer, len(part)) for _, layer, part in blocks] != _pieces(shape, value)
-        )
+        and [(layer, len(part)) for _, layer, part in blocks] != _pieces(shape, value)
     ):
         raise _damaged(name)
     return head.written_s, blocks
@@ -203,7 +211,7 @@ def _head(key: bytes, name: str, data: bytes) -> tuple[memoryview, _Head]:
         head = msgspec.msgpack.decode(view[start : start + size], type=_Head)
     except msgspec.MsgspecError:
         raise _damaged(name) from None
-    value = value_of(name)
+    value = value_of(key, name)
     said = None if value is None else (value.key, value.generation, value.length)
     if head.keys != keys_of(name) or head.value != said:
         raise Corrupt("is another object than its name says", name, "the server mixed them up")

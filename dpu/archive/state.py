@@ -89,7 +89,7 @@ class Tenant:
 
     def value(self, name: str) -> Value | None:
         """The value that the object of this name has; None: it has chunks of sessions."""
-        return value_of(name[len(self.folder) :])
+        return value_of(self.key, name[len(self.folder) :])
 
     def remove(self, key: bytes, name: str) -> None:
         """This object no longer has the chunk; another may."""
@@ -210,7 +210,13 @@ class State:
                 if not fresh:
                     continue
                 if len(self.uploads) >= self._queue_max:
-                    self.give_up(self.uploads.popleft())
+                    # No session that ends sends a value again.
+                    oldest = next((one for one in self.uploads if one.value is None), None)
+                    if oldest is None:
+                        tenant.counts["dropped"] += len(fresh)
+                        continue
+                    self.uploads.remove(oldest)
+                    self.give_up(oldest)
                 self.uploads.append(Upload(tenant, fresh, after_s))
 
     def _lacks(self, tenant: Tenant, key: bytes) -> bool:
@@ -334,7 +340,9 @@ class State:
         """The name under which it is sent now; empty where it is not to be: no keys are left of
         it, it was deleted, or one of that name still has to go (it is archived when its next
         session ends)."""
-        last = name_of(keys) if upload.value is None else value_name(upload.value)
+        last = (
+            name_of(keys) if upload.value is None else value_name(upload.tenant.key, upload.value)
+        )
         name = upload.tenant.folder + last if keys else ""
         with self.lock:
             if upload.condemned:

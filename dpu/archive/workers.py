@@ -282,9 +282,10 @@ class Workers:
                 gone = [key for key, count in zip(keys, there, strict=True) if count == 0]
                 found = [tenant.value(tenant.known[key]) for key in gone if key in tenant.known]
                 state.deleting(tenant, gone)
-                state.sweeps.remove(tenant)
             if self._values is not None:
                 self._values.gone(tenant, [one for one in found if one is not None])
+            with state.lock:
+                state.sweeps.remove(tenant)
         except OffstageError as error:  # the store moves, or is being closed
             self._log.warning("archive_sweep_failed", error=str(error))
             self._sweep_s = time.monotonic() + LOOK_S

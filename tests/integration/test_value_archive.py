@@ -174,3 +174,18 @@ def test_a_purge_takes_values_from_the_bucket(tmp_path: Path, tiny: TinyS3) -> N
         assert mine.store(KEYS[0], b"anew", keep=True)
         settled(tier)
         assert len(tiny.objects) == 1
+
+
+def test_a_purge_that_keeps_some_takes_what_is_away(tmp_path: Path, tiny: TinyS3) -> None:
+    """After `dpu purge --keep` the bucket has what the drive has, and all else may be stored."""
+    more = bed(tmp_path, tiny)
+    archive_and_lose(tmp_path, more)
+    with daemon(tmp_path, **more) as tier, values(tier) as mine:
+        settled(tier)
+        assert mine.retrieve(KEYS[0]) == VALUES[KEYS[0]]
+        with tier.control("operator") as control:
+            control.purge(TENANT, keep_blocks=1000)
+        assert mine.store(KEYS[1], b"anew", keep=True)
+        settled(tier)
+        assert len(tiny.objects) == 2
+        assert mine.lengths(KEYS) == [LENGTHS[0], len(b"anew"), *ABSENT[2:]]

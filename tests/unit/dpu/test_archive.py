@@ -65,8 +65,9 @@ PIECES = [(KEYS[0], 0, b"a" * 512), (KEYS[0], 1, b"b" * 488)]
 
 def test_a_value_is_what_its_name_says() -> None:
     """All pieces of one store of one key, or nothing."""
-    name = value_name(VALUE)
-    assert value_of(name) == VALUE and keys_of(name) == KEYS[:1]
+    name = value_name(KEY, VALUE)
+    assert value_of(KEY, name) == VALUE and keys_of(name) == KEYS[:1]
+    assert VALUE.key.hex() not in name and value_of(b"j" * 32, name) != VALUE
     data = pack(SHAPE, KEY, 1, KEYS[:1], PIECES, VALUE)
     assert [bytes(part) for _, _, part in unpack(SHAPE, KEY, name, data)[1]] == [
         b"a" * 512,
@@ -80,14 +81,14 @@ def test_a_value_is_what_its_name_says() -> None:
     ]
     for other in others:
         with pytest.raises(Corrupt, match="another object"):
-            unpack(SHAPE, KEY, value_name(other), data)
+            unpack(SHAPE, KEY, value_name(KEY, other), data)
     with pytest.raises(Corrupt, match="another object"):
         unpack(SHAPE, KEY, name_of(KEYS[:1]), data)
     for blocks in (PIECES[:1], PIECES[::-1], [PIECES[0], (KEYS[0], 1, b"b" * 487)]):
         with pytest.raises(Corrupt, match="its check"):
             unpack(SHAPE, KEY, name, pack(SHAPE, KEY, 1, KEYS[:1], blocks, VALUE))
-    zero = value_name(Value(b"k" * 16, KEYS[0], 0, 1000))
-    assert value_of(zero) is None and keys_of(zero) == [] == keys_of(name.upper())
+    zero = value_name(KEY, Value(b"k" * 16, KEYS[0], 0, 1000))
+    assert value_of(KEY, zero) is None and keys_of(zero) == [] == keys_of(name.upper())
 
 
 def test_of_a_key_one_value_stays() -> None:
@@ -96,7 +97,7 @@ def test_of_a_key_one_value_stays() -> None:
     tenant = Tenant(0, "red/", KEY)
     state = State(queue_max=4, group=4, layers=3)
     values = [Value(b"k" * 16, KEYS[n], n + 1, 1000) for n in range(4)]
-    names = ["red/" + value_name(one) for one in values]
+    names = ["red/" + value_name(KEY, one) for one in values]
     assert state.listed(tenant, [names[1], names[0]], set()) == values[:2]
     state.listed(tenant, names[:2], set())
     assert tenant.is_listed
@@ -105,10 +106,13 @@ def test_of_a_key_one_value_stays() -> None:
     state.value_gone(tenant, values[3], stays=True)
     assert [one.value for one in state.uploads] == values[3:]
     assert sorted(name for _, name in state.unnoted) == sorted(names[:2]) and not tenant.known
+    for n in range(6):
+        state.closed(tenant, [bytes([50 + n]) * 16], 0.0)
+    assert [one.value for one in state.uploads] == [values[3], None, None, None]
     fresh = Tenant(1, "blue/", KEY)
     state.value_gone(fresh, values[0], stays=False)
     noted = {name for one, name in state.unnoted if one is fresh}
-    assert state.listed(fresh, ["blue/" + value_name(values[2])], noted) == []
+    assert state.listed(fresh, ["blue/" + value_name(KEY, values[2])], noted) == []
 
 
 @pytest.mark.parametrize("name", ["", "x", "00", "0" * 33, "A0" * 16, "00" * 16 * 17, "../" * 11])

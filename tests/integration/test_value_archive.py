@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from archive_bed import archived, logged, lose_store, settings, settled, status
 from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon, until
 from tiny_s3 import TinyS3
@@ -51,10 +52,14 @@ def archive_and_lose(folder: Path, more: dict[str, str]) -> None:
     lose_store(folder)
 
 
-def test_values_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> None:
+BACK = {"store__write": "back", "store__dirty_max": "64", "store__codec": "fp8_e4m3"}
+
+
+@pytest.mark.parametrize("how", [{}, BACK])
+def test_values_come_back_and_go(tmp_path: Path, tiny: TinyS3, how: dict[str, str]) -> None:
     """Values of any size are restored from the bucket alone, byte for byte, and stay after another
     kill; the bucket loses them when they are replaced or deleted."""
-    more = bed(tmp_path, tiny)
+    more = bed(tmp_path, tiny, **how)
     archive_and_lose(tmp_path, more)
     assert len(tiny.objects) == len(KEYS)
     with daemon(tmp_path, **more) as tier:
@@ -164,14 +169,16 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
 def test_a_purge_takes_values_from_the_bucket(tmp_path: Path, tiny: TinyS3) -> None:
     """After a purge of a tenant neither drive nor bucket has one, and all may be stored anew."""
     more = bed(tmp_path, tiny)
+    archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier, values(tier) as mine:
-        store_all(tier)
         settled(tier)
+        assert mine.retrieve(KEYS[1]) == VALUES[KEYS[1]]
+        assert mine.lengths([b"other"]) == [-1]  # the session that read the value has ended too
         with tier.control("operator") as control:
             control.purge(TENANT)
         until(lambda: not tiny.objects)
-        assert mine.lengths(KEYS) == ABSENT
         assert mine.store(KEYS[0], b"anew", keep=True)
+        assert mine.lengths(KEYS) == [len(b"anew"), *ABSENT[1:]]
         settled(tier)
         assert len(tiny.objects) == 1
 

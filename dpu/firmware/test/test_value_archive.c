@@ -35,7 +35,7 @@ struct annex {
 static struct ofs_key
 key_of(uint32_t number)
 {
-	return (struct ofs_key){0x1234567800000000ull + number, number % 2};
+	return (struct ofs_key){0x1234567800000000ull + number * number * 977, number % 2};
 }
 
 static uint64_t

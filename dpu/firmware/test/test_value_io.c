@@ -346,6 +346,31 @@ test_what_cannot_be_is_refused(void)
 	bed_close(&bed);
 }
 
+/* A delete that an archive has yet to note has not ended, and a store of its key waits for it. */
+static void
+test_a_delete_waits_to_be_noted(void)
+{
+	struct ofs_value_task *ended[TASKS];
+	struct ofs_value_note notes[2];
+	struct bed bed;
+
+	bed_open(&bed, 1, 3);
+	bed.world.device->config.archive_places = 1;
+	name(&errands[0], OFS_VALUE_DELETE, 1);
+	store(&bed, &errands[1], 1, 5);
+	submit(&bed, 0, &errands[0]);
+	assert(ofs_value_io_run(bed.ios[0], SECOND_NS / 4, ended, TASKS) == 0);
+	submit(&bed, 0, &errands[1]);
+	assert(ofs_value_io_run(bed.ios[0], SECOND_NS / 4, ended, TASKS) == 0);
+	assert(ofs_device_value_notes(bed.world.device, 1, notes, 2) == 1);
+	assert(notes[0].kind == OFS_NOTE_GONE);
+	assert(ofs_device_value_end(bed.world.device, 1, notes, 1) == 0);
+	bed.world.device->config.archive_places = 0;
+	settle(&bed, 0);
+	assert(errands[0].task.rc == 0 && errands[1].task.rc == 0);
+	bed_close(&bed);
+}
+
 int
 main(void)
 {
@@ -359,5 +384,6 @@ main(void)
 	test_a_durable_value_is_on_the_drive();
 	test_owners_have_values_of_their_own();
 	test_what_cannot_be_is_refused();
+	test_a_delete_waits_to_be_noted();
 	return 0;
 }

@@ -180,15 +180,8 @@ class Daemon:
             self.log,
         )
         service = self.service
-        volumes = Volumes(
-            config,
-            hosts,
-            service.ports,
-            service.quotas,
-            self.drain,
-            self.device,
-            service.leave,
-        )
+        used = service.ports, service.quotas, self.drain, self.device, service.leave
+        volumes = Volumes(config, hosts, *used)
         self.attachments.serve_volumes(volumes.open, volumes.own)
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir

@@ -32,7 +32,6 @@ PANELS = {
         "plan": "offstage.testbeds.cli.plan",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
-        "bottleneck": "offstage.testbeds.cli.bottleneck",
     },
     "Run a tier": {
         "dpu": "offstage.testbeds.cli.dpu",
@@ -45,6 +44,7 @@ PANELS = {
     "Experiments": {
         "lab": "offstage.testbeds.cli.lab",
         "results": "offstage.testbeds.cli.results",
+        "bottleneck": "offstage.testbeds.cli.bottleneck",
         "trace": "offstage.testbeds.cli.trace",
         "model": "offstage.testbeds.cli.model",
         "models": "offstage.testbeds.cli.models",

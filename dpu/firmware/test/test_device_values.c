@@ -315,7 +315,7 @@ test_what_cannot_be_is_refused(void)
 	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
 	asked.length = 0;
 	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
-	asked = (struct ofs_value_ask){.key = key_of(1), .length = 1, .flags = 4};
+	asked = (struct ofs_value_ask){.key = key_of(1), .length = 1, .flags = 8};
 	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
 	assert(store(host, 1, 5, OFS_VALUE_OVER) == -ENOENT);
 	assert(store(host, 1, 5, OFS_VALUE_KEEP) == 0 && store(host, 1, 6, OFS_VALUE_KEEP) == -EEXIST);

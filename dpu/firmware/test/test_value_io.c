@@ -356,17 +356,17 @@ test_a_delete_waits_to_be_noted(void)
 
 	bed_open(&bed, 1, 3);
 	bed.world.device->config.archive_places = 1;
-	name(&errands[0], OFS_VALUE_DELETE, 1);
-	store(&bed, &errands[1], 1, 5);
-	submit(&bed, 0, &errands[0]);
+	errand_name(&errands[0], OFS_VALUE_DELETE, 1);
+	errand_store(&bed, &errands[1], 1, 5);
+	errand_submit(&bed, 0, &errands[0]);
 	assert(ofs_value_io_run(bed.ios[0], SECOND_NS / 4, ended, TASKS) == 0);
-	submit(&bed, 0, &errands[1]);
+	errand_submit(&bed, 0, &errands[1]);
 	assert(ofs_value_io_run(bed.ios[0], SECOND_NS / 4, ended, TASKS) == 0);
 	assert(ofs_device_value_notes(bed.world.device, 1, notes, 2) == 1);
 	assert(notes[0].kind == OFS_NOTE_GONE);
 	assert(ofs_device_value_end(bed.world.device, 1, notes, 1) == 0);
 	bed.world.device->config.archive_places = 0;
-	settle(&bed, 0);
+	errand_settle(&bed, 0);
 	assert(errands[0].task.rc == 0 && errands[1].task.rc == 0);
 	bed_close(&bed);
 }

@@ -38,6 +38,7 @@ PANELS = {
         "host": "offstage.testbeds.cli.host",
         "pod": "offstage.testbeds.cli.pod",
         "testbed": "offstage.testbeds.cli.testbed",
+        "accept": "offstage.testbeds.cli.accept",
         "config": "offstage.testbeds.cli.config",
         "keys": "offstage.testbeds.cli.keys",
     },

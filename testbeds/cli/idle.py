@@ -229,10 +229,15 @@ IDLE = (
     Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
     Idle("results", ("at",), _lacks("to"), "without --to"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
-    Idle("report", ("bottleneck",), _has("paper"), "with --figures, which writes no page"),
     Idle(
         "report",
-        ("bottleneck",),
+        ("bottleneck", "accept"),
+        _has("paper"),
+        "with --figures, which writes no page",
+    ),
+    Idle(
+        "report",
+        ("bottleneck", "accept"),
         lambda given: len(given["runs"]) > 1 or bool(given["against"] or given["figures"]),
         "with a comparison",
     ),

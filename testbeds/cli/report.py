@@ -37,6 +37,14 @@ BottleneckOption = Annotated[
         "as `offstage bottleneck` does",
     ),
 ]
+AcceptOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--accept",
+        metavar="FILE",
+        help="show on the run's page the judgement that `offstage accept --out FILE` wrote",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,6 +83,7 @@ def report(
         ),
     ] = None,
     bottleneck: BottleneckOption = False,
+    accept: AcceptOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Write report.html from summary.json and show its table, or compare lab runs.
@@ -103,12 +112,13 @@ def report(
         files: FiguresMade = {"files": {name: str(path) for name, path in paths.items()}}
         return emit(files, form, Group(*shown))
     page = out or (run if run.is_dir() else run.parent) / "report.html"
+    judged = "" if accept is None else _judged(accept, run)
     binds = None
     if bottleneck:
         from offstage.testbeds.cli.bottleneck import bottleneck_of
 
         binds = bottleneck_of(run)
-    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds)
+    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds, judged)
     result: PageMade = {"sentence": sentence, "report": str(page)}
     return emit(result, form, Group(table, "", sentence, "", str(page)))
 
@@ -146,6 +156,14 @@ def _compared(
     emit(document, form, Group(differences_table(rows), *map(Text, lines)))
 
 
+def _judged(file: Path, run: Path) -> str:
+    """The section of an acceptance of that run."""
+    from offstage.testbeds.cli.accept import read_acceptance
+    from offstage.testbeds.report.accept.section import acceptance_section
+
+    return acceptance_section(read_acceptance(file, run))
+
+
 def _for_paper(run: Path, folder: Path) -> dict[str, Path]:
     """The figures of every page whose data is in the folder of a run, or in the given file."""
     from offstage.testbeds.cli.paper_figures import figures_of_file, files_of
@@ -155,15 +173,19 @@ def _for_paper(run: Path, folder: Path) -> dict[str, Path]:
     return write_figures(found, folder)
 
 
-def _demo(run: Path, page: Path, binds: "Bottleneck | None") -> "tuple[str, RenderableType]":
+def _demo(
+    run: Path, page: Path, binds: "Bottleneck | None", judged: str
+) -> "tuple[str, RenderableType]":
     from offstage.testbeds.report import console_table, read_summary, write_report
 
     summary = read_summary(run)
-    write_report(summary, page, binds)
+    write_report(summary, page, binds, judged)
     return summary.sentence, console_table(summary)
 
 
-def _lab(run: Path, page: Path, binds: "Bottleneck | None") -> "tuple[str, RenderableType]":
+def _lab(
+    run: Path, page: Path, binds: "Bottleneck | None", judged: str
+) -> "tuple[str, RenderableType]":
     from offstage.testbeds.report.lab.page import write_lab_report
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
@@ -171,6 +193,6 @@ def _lab(run: Path, page: Path, binds: "Bottleneck | None") -> "tuple[str, Rende
     from offstage.testbeds.report.page.files import read_lab_summary
 
     summary = read_lab_summary(run)
-    write_lab_report(summary, page, binds)
+    write_lab_report(summary, page, binds, judged)
     table = lab_table(summary) if summary.points else requests_table(summary.requests)
     return lab_sentence(summary), table

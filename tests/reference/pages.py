@@ -26,6 +26,7 @@ BY_HAND = ("index.md", "tutorial.md")
 SHARED_BY = 4
 """Options that this many commands share go into one table."""
 HOW_TO = {
+    "offstage accept": "how-to/run-host-and-dpu.md",
     "offstage asic": "how-to/model-a-chip.md",
     "offstage asic validate": "reference/asic-validation.md",
     "offstage bench": "reference/reproduce.md",
@@ -343,12 +344,24 @@ def steps_of_a_run() -> str:
     return table(("step", "its figure", "binds from", "a re-run has"), rows)
 
 
+def limits_of_a_tier() -> str:
+    """What `offstage accept` holds a tier to."""
+    from offstage.testbeds.report.accept.rules import IN_WORDS, RULES
+
+    rows = (
+        [f"`{rule.name}`", rule.text, f"{IN_WORDS[rule.comparison]} {rule.shown(rule.limit)}"]
+        for rule in RULES.values()
+    )
+    return table(("limit", "its figure", "built in"), rows)
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("index.md", "pages"): index,
     ("reference/asic.md", "commands"): chip_commands,
     ("reference/cache-groups.md", "models"): cached_models,
     ("reference/cli.md", "commands"): commands,
     ("reference/config.md", "options"): options,
+    ("reference/figures.md", "limits"): limits_of_a_tier,
     ("reference/figures.md", "steps"): steps_of_a_run,
     ("reference/json.md", "commands"): schemas_of_commands,
     ("reference/json.md", "files"): schemas_of_files,

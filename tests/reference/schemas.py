@@ -174,6 +174,7 @@ def of_experiments() -> dict[str, Kinds]:
     from offstage.testbeds.cli import printed as p
     from offstage.testbeds.cli.trace_selections import Described
     from offstage.testbeds.models.shown import ModelShown
+    from offstage.testbeds.report.accept.judge import Acceptance
     from offstage.testbeds.report.bottleneck.tree import Bottleneck
     from offstage.testbeds.workloads.requests.stats import BlockInfo, SessionInfo, TraceInfo
     from offstage.testbeds.workloads.selections.explain import Explained
@@ -192,6 +193,7 @@ def of_experiments() -> dict[str, Kinds]:
         processes=dict[str, dict[str, Any]],
     )
     return {
+        "accept": (Acceptance,),
         "bottleneck": (Bottleneck,),
         "compare": (p.Compared,),
         "lab bounds": (p.LabBounds,),

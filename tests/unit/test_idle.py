@@ -62,6 +62,7 @@ FLAGS = {
     "bottleneck": "--bottleneck",
 }
 VALUES = {
+    "accept": "a.json",
     "time_unit": "s",
     "select_blocks": "8",
     "dtype": "float32",

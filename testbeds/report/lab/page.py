@@ -68,10 +68,10 @@ def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
 
 
 def write_lab_report(
-    summary: LabSummary, path: str | Path, bottleneck: Bottleneck | None = None
+    summary: LabSummary, path: str | Path, bottleneck: Bottleneck | None = None, judged: str = ""
 ) -> None:
     """Writes the report; RunFailed if the file cannot be written."""
-    write_text(Path(path), render_lab(summary, bottleneck))
+    write_text(Path(path), render_lab(summary, bottleneck, judged))
 
 
 def figures_of(summary: LabSummary) -> list[Figure]:
@@ -102,8 +102,9 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
     return [one for one in found if one]
 
 
-def render_lab(summary: LabSummary, bottleneck: Bottleneck | None = None) -> str:
-    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone."""
+def render_lab(summary: LabSummary, bottleneck: Bottleneck | None = None, judged: str = "") -> str:
+    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone. `judged`:
+    the section of an acceptance, if there is one."""
     view = view_of(summary.points)
     tiles, of = _tiles(view)
     manifest = msgspec.to_builtins(summary.manifest)
@@ -115,7 +116,12 @@ def render_lab(summary: LabSummary, bottleneck: Bottleneck | None = None) -> str
         setup=setup(summary),
         tiles=tiles,
         tiles_of=of,
-        sections=[*_sections(summary), _binds(view, summary, bottleneck), _workloads(summary)],
+        sections=[
+            judged,
+            *_sections(summary),
+            _binds(view, summary, bottleneck),
+            _workloads(summary),
+        ],
         command=summary.manifest.command,
         again="Spec, seeds and version determine every figure: times are virtual, and the ledger "
         "is the same byte for byte.",

@@ -21,9 +21,8 @@ from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.asic_model.twice import PARTS, no_room, twice, used
-from offstage.bindings.errors import BadInput, nearest
+from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS
-from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.bottleneck.figures import (
     compute_share,
@@ -43,7 +42,7 @@ from offstage.testbeds.report.bottleneck.tree import (
 from offstage.testbeds.report.compare.build import own_model, runs_of
 from offstage.testbeds.report.compare.recorded import LOG_NAME, RECORDS, Recorded
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
-from offstage.testbeds.report.run.runs import groups, subject
+from offstage.testbeds.report.run.runs import run_of
 
 __all__ = ["recorded_bottleneck"]
 
@@ -144,19 +143,7 @@ def _subject(run: Recorded) -> str:
 def _by_figures(folder: Path, policy: str) -> Bottleneck:
     """Of a summary without a log: the leading run's, or that of the arm."""
     summary = read_summary(folder)
-    found = groups(summary.runs, summary.notes)
-    if not found:
-        raise BadInput("the summary has no runs", str(folder), "name a run in which hosts decode")
-    run = _of_arm(summary.runs, policy, folder) if policy else subject(found[0])
-    return run_by_figures(run, summary, NO_LOG, str(folder))
-
-
-def _of_arm(runs: Sequence[RunResult], policy: str, folder: Path) -> RunResult:
-    named = {run.name: run for run in reversed(runs)}
-    if policy not in named:
-        what = f"no run with the policy {policy!r}"
-        raise BadInput(what, str(folder), nearest(policy, dict.fromkeys(named)))
-    return named[policy]
+    return run_by_figures(run_of(summary, policy, str(folder)), summary, NO_LOG, str(folder))
 
 
 def _has_log(folder: Path) -> bool:

@@ -36,15 +36,18 @@ from offstage.testbeds.report.run.wear import wear_section
 __all__ = ["figures_of", "render", "setup_line", "write_report"]
 
 
-def write_report(summary: Summary, path: str | Path, bottleneck: Bottleneck | None = None) -> None:
+def write_report(
+    summary: Summary, path: str | Path, bottleneck: Bottleneck | None = None, judged: str = ""
+) -> None:
     """Writes the report; RunFailed if the file cannot be written."""
-    write_text(Path(path), render(summary, bottleneck))
+    write_text(Path(path), render(summary, bottleneck, judged))
 
 
-def render(summary: Summary, bottleneck: Bottleneck | None = None) -> str:
-    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone."""
+def render(summary: Summary, bottleneck: Bottleneck | None = None, judged: str = "") -> str:
+    """The page as text. `bottleneck`: one that a re-run checked; None: by figures alone. `judged`:
+    the section of an acceptance, if there is one."""
     found = groups(summary.runs, summary.notes)
-    sections: list[object] = [model_section(summary.model)]
+    sections: list[object] = [judged, model_section(summary.model)]
     if found:
         wear = wear_section(found, set_colours(summary.runs))
         binds = bottleneck or run_by_figures(subject(found[0]), summary, ASK)

@@ -7,9 +7,10 @@ group. Measured groups come first. A set of prefetchers has one colour everywher
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.notes import Note
-from offstage.testbeds.live.results import RunResult
+from offstage.testbeds.live.results import RunResult, Summary
 
 __all__ = [
     "MISS_ENDS",
@@ -20,6 +21,7 @@ __all__ = [
     "label",
     "labels",
     "reference_run",
+    "run_of",
     "set_colours",
     "set_label",
     "subject",
@@ -112,3 +114,17 @@ def set_colours(runs: Sequence[RunResult]) -> dict[tuple[str, ...], str]:
 def subject(group: Group) -> RunResult:
     """The run with the most prefetchers; the last of them if there are several."""
     return max(reversed(group.runs), key=lambda run: len(run.prefetchers))
+
+
+def run_of(summary: Summary, policy: str, where: str) -> RunResult:
+    """The first run with that policy, or the one that the report is about. BadInput: there is
+    none."""
+    found = groups(summary.runs, summary.notes)
+    if not found:
+        raise BadInput("the summary has no runs", where, "name a run in which hosts decode")
+    named = {run.name: run for run in reversed(summary.runs)}
+    if policy and policy not in named:
+        raise BadInput(
+            f"no run with the policy {policy!r}", where, nearest(policy, dict.fromkeys(named))
+        )
+    return named[policy] if policy else subject(found[0])

@@ -53,7 +53,9 @@ def test_every_arm_writes_the_same_text_and_has_its_figures(
         assert one["decisions_replayed"] > 0 and one["log_diverged_at"] == -1
     assert runs["window+predicted"]["prefetchers"] == ["window", "predicted"]
     assert sorted((tmp_path / "out/records").iterdir())[0].name == "measured-window-predicted"
-    told = re.findall(r"\] (\S+), \d+ of \d+ blocks: [\d,]+ tokens\n +hit rate ([^,]+), ", progress)
+    told = re.findall(
+        r"\] (\S+), \d+ of \d+ blocks in each: [\d,]+ steps\n +hit rate ([^,]+), ", progress
+    )
     assert told == [(name, show("hit", one["hit"])) for name, one in runs.items()]
     page = (tmp_path / "out/report.html").read_text()
     assert page.index('id="model"') < page.index('id="runs"')

@@ -1,12 +1,10 @@
 """The section of a page, and the table of a terminal, on what binds a run."""
 
-import re
-
 from offstage.testbeds.report.bottleneck.tree import DEFINED, Bottleneck, Step, signed
 from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import milliseconds, percent
 from offstage.testbeds.report.page.tables import as_html
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tags import tag, with_code
 from offstage.testbeds.table import Cell, Column, Table
 
 __all__ = ["ASK", "absences", "bottleneck_section", "bottleneck_table", "unchanged"]
@@ -81,15 +79,10 @@ def absences(found: Bottleneck) -> list[str]:
 def bottleneck_section(found: Bottleneck) -> str:
     """The section of the page."""
     lines = [found.sentence, found.reading, unchanged(found), *absences(found)]
-    body = "".join(tag("p", _with_code(line)) for line in lines if line)
+    body = "".join(tag("p", with_code(line)) for line in lines if line)
     body += as_html(bottleneck_table(found), f"what binds {found.subject}")
     caption = CAPTION if found.binds is None else f"{CAPTION} {CHECKED}"
     return section("bottleneck", TITLE, body, f"{found.subject}. {caption}")
-
-
-def _with_code(line: str) -> str:
-    """A line as markup, what stands in backquotes as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(line))
 
 
 def _figure(one: Step) -> Cell:

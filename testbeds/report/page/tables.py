@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from offstage.testbeds.report.page.markup import chip, swatch
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tags import escape, tag, with_code
 from offstage.testbeds.table import SIGN, Cell, Column, Part, Table
 
 __all__ = ["as_html"]
@@ -68,7 +68,7 @@ def _row(table: Table, row: Sequence[object], kind: str = "") -> str:
 
 
 def _shown(cell: Cell) -> str:
-    text = escape(cell.text)
+    text = with_code(cell.text)
     if cell.tip:
         text = tag("abbr", text, tabindex=0, data_tip=cell.tip)
     if cell.mark == "void":

@@ -1,15 +1,21 @@
 """One element of markup; attributes are escaped here."""
 
 import html
+import re
 
 from offstage.bindings.errors import printable
 
-__all__ = ["attributes", "escape", "tag"]
+__all__ = ["attributes", "escape", "tag", "with_code"]
 
 
 def escape(text: str, quote: bool = True) -> str:
     """Text escaped for markup. Control characters in outside names cannot reverse or hide text."""
     return html.escape(printable(text, "\n\t\xa0\u2009\u202f\u200b\xad"), quote)
+
+
+def with_code(text: str) -> str:
+    """Text escaped for markup, with what stands in backquotes as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def attributes(**values: object) -> str:

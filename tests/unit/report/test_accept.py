@@ -286,6 +286,7 @@ def test_the_command_says_it_by_text_json_page_and_exit_code(
     assert run(["report", str(folder)]) == 0 and 'id="acceptance"' not in page.read_text()
     assert run(["report", str(folder), "--accept", str(out)]) == 0
     assert page.read_text().count('id="acceptance"') == 1
+    assert "needs <code>bench storage</code>" in page.read_text()
     write_summary(made.summary(seed=2), folder / "summary.json")
     capsys.readouterr()
     assert run(["report", str(folder), "--accept", str(out)]) == 2

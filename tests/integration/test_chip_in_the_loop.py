@@ -143,7 +143,7 @@ def test_a_comparison_takes_the_loop(
     ]
     assert found["columns"][0]["provenance"] == "emulated"
     assert "asic_5nm_hbm4 (modelled, uncalibrated)" in found["sentence"]
-    assert "model of the asic_7nm in the loop, is off by" in found["sentence"]
+    assert "the same model of the asic_7nm in the loop predicts" in found["sentence"]
 
 
 def test_only_shared_memory_goes_by_its_clock(tier: Daemon) -> None:

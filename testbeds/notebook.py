@@ -120,12 +120,13 @@ def values(
     *,
     tenant: str = "default",
     volume: bytes = bytes(16),
+    durable: bool = False,
     secret: bytes | Path | None = None,
     runtime_dir: Path | None = None,
 ) -> "Iterator[Values]":
     """The values that a volume of a tenant has under keys of 1 to 16 bytes, at a daemon of this
-    machine (`limits.values`): `store`, `retrieve`, `lengths`, `delete`. endpoint, secret: as of
-    `connect`."""
+    machine (`limits.values`): `store`, `retrieve`, `lengths`, `delete`. durable: a store ends when
+    the value is on the drive. endpoint, secret: as of `connect`."""
     from offstage.host.endpoint import Endpoint
     from offstage.host.values import Values
 
@@ -133,7 +134,7 @@ def values(
         endpoint, tenant=tenant, secret=secret, runtime_dir=runtime_dir, name="values"
     ).connect()
     try:
-        yield Values(fabric, volume)
+        yield Values(fabric, volume, durable=durable)
     finally:
         fabric.close()
         control.close()

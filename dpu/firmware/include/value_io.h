@@ -120,4 +120,31 @@ uint32_t ofs_value_io_held(const struct ofs_value_io *io);
 int ofs_value_io_busy(const struct ofs_value_io *io);
 /* cdef: end */
 
+/* Tasks in a row: the io's, or its caller's before it submits them and after they have ended. */
+struct ofs_task_queue {
+	struct ofs_value_task *head;
+	struct ofs_value_task *tail;
+};
+
+static inline void
+ofs_task_push(struct ofs_task_queue *queue, struct ofs_value_task *task)
+{
+	task->next = NULL;
+	if (queue->head == NULL)
+		queue->head = task;
+	else
+		queue->tail->next = task;
+	queue->tail = task;
+}
+
+static inline struct ofs_value_task *
+ofs_task_pop(struct ofs_task_queue *queue)
+{
+	struct ofs_value_task *task = queue->head;
+
+	if (task != NULL)
+		queue->head = task->next;
+	return task;
+}
+
 #endif

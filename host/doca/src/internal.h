@@ -36,7 +36,6 @@ enum kv_state { KV_FREE = 0, KV_NEW = 1, KV_FLYING = 2, KV_OVER = 3 };
 struct doca_task {
 	struct doca_kv_io *io;
 	struct doca_kv_dev *dev;
-	struct doca_task *next; /* in its queue */
 	enum kv_op op;
 	enum kv_state state;
 	union doca_data user_data;
@@ -48,7 +47,7 @@ struct doca_task {
 	const struct iovec *iovecs;
 	uint32_t iovcnt;
 	uint32_t value_len;
-	struct ofs_value_task value; /* what the driver is asked for */
+	struct ofs_value_task value; /* what the driver is asked for; `user` is this task */
 };
 
 struct doca_kv_io_task_store {
@@ -59,11 +58,6 @@ struct doca_kv_io_task_retrieve {
 };
 struct doca_kv_io_task_exist {
 	struct doca_task task;
-};
-
-struct kv_queue {
-	struct doca_task *head;
-	struct doca_task *tail;
 };
 
 struct doca_kv_dev {
@@ -115,44 +109,13 @@ struct doca_kv_io {
 	uint32_t task_next;      /* where to look for a free one */
 	uint32_t task_count;     /* allocated */
 	uint32_t flying_count;
-	struct doca_kv_dev *dev; /* NULL: none is bound */
-	struct kv_link *link;    /* NULL: not connected */
-	struct kv_queue submitted, ready, ended;
+	struct doca_kv_dev *dev;                       /* NULL: none is bound */
+	struct kv_link *link;                          /* NULL: not connected */
+	struct ofs_task_queue submitted, ready, ended; /* of the tasks' values */
 };
 struct doca_kv_nvme_kernel_io {
 	struct doca_kv_io io;
 };
-
-static inline void
-kv_push(struct kv_queue *queue, struct doca_task *task)
-{
-	task->next = NULL;
-	if (queue->head == NULL)
-		queue->head = task;
-	else
-		queue->tail->next = task;
-	queue->tail = task;
-}
-
-static inline struct doca_task *
-kv_pop(struct kv_queue *queue)
-{
-	struct doca_task *task = queue->head;
-
-	if (task != NULL)
-		queue->head = task->next;
-	return task;
-}
-
-/* All of `more` behind what is in `queue`. */
-static inline void
-kv_append(struct kv_queue *queue, struct kv_queue *more)
-{
-	struct doca_task *task;
-
-	while ((task = kv_pop(more)) != NULL)
-		kv_push(queue, task);
-}
 
 /* One line on standard error. */
 void kv_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -236,9 +236,9 @@ kv_submit(struct doca_task *task, bool flush)
 	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
 		return DOCA_ERROR_TOO_BIG;
 	task->state = KV_FLYING;
-	task->value = (struct ofs_value_task){0};
+	task->value = (struct ofs_value_task){.user = task};
 	io->flying_count++;
-	kv_push(&io->submitted, task);
+	ofs_task_push(&io->submitted, &task->value);
 	if (flush)
 		kv_flush(io);
 	return DOCA_SUCCESS;
@@ -247,7 +247,10 @@ kv_submit(struct doca_task *task, bool flush)
 void
 kv_flush(struct doca_kv_io *io)
 {
-	kv_append(&io->ready, &io->submitted);
+	struct ofs_value_task *value;
+
+	while ((value = ofs_task_pop(&io->submitted)) != NULL)
+		ofs_task_push(&io->ready, value);
 }
 
 void

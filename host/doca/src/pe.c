@@ -54,11 +54,13 @@ doca_pe_connect_ctx(struct doca_pe *pe, struct doca_ctx *ctx)
 static bool
 reap(struct doca_kv_io *io)
 {
-	struct doca_task *task = kv_pop(&io->ended);
+	struct ofs_value_task *value = ofs_task_pop(&io->ended);
+	struct doca_task *task;
 	bool completed;
 
-	if (task == NULL)
+	if (value == NULL)
 		return false;
+	task = value->user;
 	task->state = KV_OVER;
 	io->flying_count--;
 	completed = task->status == DOCA_SUCCESS;

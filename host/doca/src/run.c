@@ -11,7 +11,7 @@ static void
 finish(struct doca_task *task, doca_error_t status)
 {
 	task->status = status;
-	kv_push(&task->io->ended, task);
+	ofs_task_push(&task->io->ended, &task->value);
 }
 
 static doca_error_t
@@ -75,19 +75,19 @@ hand_over(struct doca_task *task)
 void
 kv_run(struct doca_kv_io *io)
 {
-	struct doca_task *task;
+	struct ofs_value_task *value;
 	int rc;
 
 	if (io->dev == NULL)
 		return;
 	if (io->link == NULL && io->ready.head != NULL) {
 		rc = kv_link_open(&io->link, io->dev);
-		while (rc != 0 && (task = kv_pop(&io->ready)) != NULL)
-			finish(task, DOCA_ERROR_IO_FAILED);
+		while (rc != 0 && (value = ofs_task_pop(&io->ready)) != NULL)
+			finish(value->user, DOCA_ERROR_IO_FAILED);
 	}
 	if (io->link == NULL)
 		return;
-	while ((task = kv_pop(&io->ready)) != NULL)
-		hand_over(task);
+	while ((value = ofs_task_pop(&io->ready)) != NULL)
+		hand_over(value->user);
 	(void)kv_take_ended(io, 0);
 }

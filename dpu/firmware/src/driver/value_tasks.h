@@ -15,11 +15,6 @@
 #define OFS_TASK_PIECES 64   /* of all tasks, in flight */
 #define OFS_TASK_OVER_MIN 16 /* sessions to end that are worth a command while tasks move */
 
-struct ofs_task_queue {
-	struct ofs_value_task *head;
-	struct ofs_value_task *tail;
-};
-
 /* One block of a value, on its way. */
 struct ofs_task_piece {
 	struct ofs_value_task *task; /* NULL: the entry is free */
@@ -79,27 +74,6 @@ struct ofs_value_io {
 	struct ofs_task_piece *pieces; /* [piece_max] */
 	uint8_t *rows;                 /* [piece_max] payloads */
 };
-
-static inline void
-ofs_task_push(struct ofs_task_queue *queue, struct ofs_value_task *task)
-{
-	task->next = NULL;
-	if (queue->head == NULL)
-		queue->head = task;
-	else
-		queue->tail->next = task;
-	queue->tail = task;
-}
-
-static inline struct ofs_value_task *
-ofs_task_pop(struct ofs_task_queue *queue)
-{
-	struct ofs_value_task *task = queue->head;
-
-	if (task != NULL)
-		queue->head = task->next;
-	return task;
-}
 
 /* value_holds.c: a task that is in no queue has ended. */
 void ofs_task_finish(struct ofs_value_io *io, struct ofs_value_task *task, int rc);

@@ -83,6 +83,11 @@ class Source:
         """Whether the limit is reached with `count` requests."""
         return self.limit is not None and count >= self.limit
 
+    def check_found(self, count: int, expected: str) -> None:
+        """BadInput where no request was read."""
+        if not count:
+            raise BadInput("the file holds no request", str(self.path), expected)
+
     def origin(self, found: "Format", *notes: str) -> Origin:
         """The trace's origin for its head; reads the files again for their hashes."""
         name = self.paths[0].name

@@ -45,8 +45,7 @@ def _read(source: Source) -> Trace:
         of_sessions += bool(session)
         if source.full(len(columns)):
             break
-    if not len(columns):
-        raise BadInput("the file holds no request", str(source.path), _EXPECTED)
+    source.check_found(len(columns), _EXPECTED)
     notes = []
     if failed:
         notes.append(f"{numbered(failed, 'request')} without an answer: failed upstream, kept here")

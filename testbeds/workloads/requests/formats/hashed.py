@@ -40,7 +40,6 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
     """The trace of a file of hashed prompts; either all lines have a session or none."""
     decoder = msgspec.json.Decoder(_Row)
     columns = Columns(block_tokens, ordered=True)
-    path = source.path
     with_sessions: bool | None = None
     per_s = source.per_second("ms")
     for where, raw in source.lines():
@@ -61,8 +60,7 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
         )
         if source.full(len(columns)):
             break
-    if not len(columns):
-        raise BadInput("the file holds no request", str(path), _EXPECTED)
+    source.check_found(len(columns), _EXPECTED)
     return columns.finish(source.origin(found))
 
 

@@ -272,8 +272,8 @@ def _read(source: Source) -> Trace:
         reader.add(row, where)
         if not grouped and source.full(len(reader.columns)):
             break
-    if reader is None:
-        raise BadInput("the file holds no request", str(source.path), _FORMAT)
+    source.check_found(reader is not None, _FORMAT)
+    assert reader is not None
     detected = source.block_tokens is None and block_tokens != TRACE_BLOCK_TOKENS
     note = f"blocks read as {block_tokens} tokens: its ids fit no other power of two"
     return reader.finish(source, *([note] if detected else []))

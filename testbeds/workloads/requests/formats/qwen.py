@@ -78,8 +78,7 @@ def _read(source: Source) -> Trace:
         )
         if source.full(len(columns)):
             break
-    if not len(columns):
-        raise BadInput("the file holds no request", str(source.path), _EXPECTED)
+    source.check_found(len(columns), _EXPECTED)
     return columns.finish(source.origin(FORMAT))
 
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -379,11 +379,10 @@ def logged_of(trace: Trace) -> Logged:
             )
         )
     found = account.figures(trace.block_bytes)
-    kind = trace.storage.partition(" ")[0]
     demands = sum(one.demands for one in fetches)
     hits, late = sum(one.hits for one in fetches), sum(one.late for one in fetches)
     return Logged(
-        provenance="emulated" if kind == "emulated" else "measured" if kind else "modelled",
+        provenance=_provenance(trace.storage),
         storage=trace.storage,
         hits=hits,
         late=late,
@@ -393,6 +392,14 @@ def logged_of(trace: Trace) -> Logged:
         seconds=found.seconds,
         bytes_read=len(trace.reads) * trace.block_bytes,
     )
+
+
+def _provenance(storage: str) -> Literal["measured", "emulated", "modelled"]:
+    """Of times over that storage; a log alone names none."""
+    kind = storage.partition(" ")[0]
+    if kind == "emulated":
+        return "emulated"
+    return "measured" if kind not in ("", "modelled") else "modelled"
 
 
 def digest(preset: Preset) -> str:

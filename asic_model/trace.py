@@ -46,6 +46,11 @@ class Record(msgspec.Struct, frozen=True):
     storage: str = ""
     header_bytes: int = 0
     log_bytes_lost: int = 0
+    kv_heads: int = 0
+    laboratory: str = ""
+    """What was run, where the log is the laboratory's; empty: a daemon's."""
+    model: str = ""
+    """Whose layers and blocks the laboratory ran."""
 
 
 class _Workload(msgspec.Struct, frozen=True):
@@ -62,6 +67,7 @@ class _Summary(msgspec.Struct):
 class Fetch:
     """One command of one layer of one step. Times in ns, as the log has them.
 
+    session: the core's number, which a later session may have again; its steps go on from there.
     blocks: the demands, by ordinal.
     after: the fetches it follows, `lag_ns` behind the last of them; none: behind the beginning.
     waits: for each demand that was not staged, the read that brought it, or START where the
@@ -125,7 +131,7 @@ class Trace:
     weights: tuple[int, ...] = (1,)
     """The tenants' weights, by number."""
     heads: int = 0
-    """KV heads in a block, from the host's summary; 0: unknown."""
+    """KV heads in a block, from the host's summary or the laboratory's spec; 0: unknown."""
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
     """The raw log, to drive a core again."""
@@ -213,7 +219,7 @@ def read_trace(path: Path) -> Trace:
             "record the run again, with a larger limits.log",
         )
     trace = _Reader(log, path, record).trace
-    trace.heads = _heads(path.parent)
+    trace.heads = record.kv_heads or _heads(path.parent)
     return trace
 
 
@@ -265,8 +271,9 @@ class _Reader:
         self._round: list[int] = []
         self._before: list[int] = []
         self._last: dict[int, int] = {}  # session to its last fetch
-        for event in walk(log, where):
-            if not self.trace.begin_ns:
+        self._steps: dict[int, int] = {}  # session to the steps of those before it by that number
+        for number, event in enumerate(walk(log, where)):
+            if number == 0:
                 self.trace.begin_ns = event.now_ns
             self._take(event)
         if not self.trace.fetches:
@@ -279,6 +286,8 @@ class _Reader:
             config = np.frombuffer(event.input, SESSION, 1)[0]
             number = int(np.frombuffer(event.answer, np.uint32, 1)[0])
             self._tenants[number] = int(config["tenant"])
+            if number in self._last:
+                self._steps[number] = self.trace.fetches[self._last[number]].step + 1
             self.trace.session_ns[number] = int(config["step_ns"])
         elif event.kind == "tenant" and event.rc == 0:
             weight = max(1, int(np.frombuffer(event.input, TENANT, 1)[0]["weight"]))
@@ -296,7 +305,7 @@ class _Reader:
         hits = int((event.ends < HIT_ENDS).sum())
         fetch = Fetch(
             session=step.session,
-            step=step.step,
+            step=step.step + self._steps.get(step.session, 0),
             layer=step.layer,
             tenant=self._tenants.get(step.session, 0),
             at_ns=event.now_ns,

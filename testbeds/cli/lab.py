@@ -58,6 +58,15 @@ DeviceOption = Annotated[
         help="preset of the chip model; same as --set tier.device=PRESET",
     ),
 ]
+RecordOption = Annotated[
+    str,
+    typer.Option(
+        "--record",
+        metavar="POLICY",
+        help="also keep this policy's decision log, at its largest buffer, in OUT/records: a run "
+        "for `offstage asic`, and a load for `offstage compare`",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +88,7 @@ def run(
     changes: SetOption = None,
     device: DeviceOption = "",
     trace: RequestsOption = "",
+    record: RecordOption = "",
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
@@ -92,8 +102,17 @@ def run(
     sweep, a point that fails, or a combination that contradicts itself, is listed at the end, with
     exit code 1; the others are in the results.
     """
-    changed = _on(device, changes)
-    run_spec(spec, out, form, seeds=seed, changes=changed, trace=trace, jobs=jobs, cluster=cluster)
+    run_spec(
+        spec,
+        out,
+        form,
+        seeds=seed,
+        changes=_on(device, changes),
+        trace=trace,
+        record=record,
+        jobs=jobs,
+        cluster=cluster,
+    )
 
 
 def run_spec(
@@ -104,12 +123,13 @@ def run_spec(
     seeds: list[int] | None = None,
     changes: list[str] | None = None,
     trace: str = "",
+    record: str = "",
     jobs: int = 0,
     cluster: str = "",
 ) -> None:
     """`lab run`, from Python."""
-    summary = _run(spec, out, seeds, changes, trace, jobs, cluster)
-    _tell(summary, out, form)
+    summary, recorded = _run(spec, out, seeds, changes, trace, record, jobs, cluster)
+    _tell(summary, recorded, out, form)
     _refuse_failed(summary.failed, spec)
 
 
@@ -182,17 +202,22 @@ def _run(
     seeds: list[int] | None,
     changes: list[str] | None,
     trace: str,
+    policy: str,
     jobs: int,
     cluster: str,
-) -> "LabSummary":
+) -> tuple["LabSummary", Path | None]:
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.run.record import chosen, record
     from offstage.testbeds.lab.run.summarize import finish
 
     experiment, folder = _planned(name, out, seeds, changes, trace)
+    if policy:
+        chosen(experiment, policy)  # refuses it before anything runs
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
-    with shown(2 + 2 * traces) as progress:
+    with shown(2 + 2 * traces + bool(policy)) as progress:
         _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not experiment.sweep)
-        return finish(experiment, folder, out, progress)
+        summary = finish(experiment, folder, out, progress)
+        return summary, record(experiment, policy, out, progress) if policy else None
 
 
 def _planned(
@@ -237,7 +262,7 @@ def _compute(
         ) from None
 
 
-def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
+def _tell(summary: "LabSummary", recorded: Path | None, out: Path, form: Format) -> None:
     from rich.console import Group
     from rich.text import Text
 
@@ -252,6 +277,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     sentence = lab_sentence(summary)
     failed = _failed_lines(summary.failed)
     lines = ["", sentence, *note_lines(summary.notes), *failed, "", *map(str, paths.values())]
+    lines += [] if recorded is None else [str(recorded)]
     document = LabRan(
         sentence=sentence,
         notes=summary.notes,
@@ -262,6 +288,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
         report=str(paths["report"]),
         manifest=str(paths["manifest"]),
         ledger=str(paths["ledger"]),
+        recorded=None if recorded is None else str(recorded),
     )
     table = requests_table(summary.requests) if summary.requests else lab_table(summary)
     emit(document, form, Group(table, *map(Text, lines)))

@@ -69,7 +69,7 @@ class Headline(msgspec.Struct, kw_only=True):
 
 
 class LabRan(TypedDict):
-    """What `lab run` found, and the paths of the rest."""
+    """What `lab run` found, and the paths of the rest; `recorded`: of --record, else null."""
 
     sentence: str
     notes: list[Note]
@@ -80,6 +80,7 @@ class LabRan(TypedDict):
     report: str
     manifest: str
     ledger: str
+    recorded: str | None
 
 
 class LabBounds(TypedDict):

@@ -19,7 +19,7 @@ from offstage.bindings.outside import read_json
 from offstage.bindings.stages import Stages
 from offstage.testbeds.plan.inputs import Inputs, Kind
 from offstage.testbeds.report.compare.columns import Comparison
-from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
+from offstage.testbeds.report.compare.recorded import Recorded, find_runs, of_machine, read_run
 
 __all__ = ["with_runs"]
 
@@ -37,7 +37,7 @@ def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
             inputs = inputs.set(_compared(folder / COMPARE_NAME, dpu), "modelled")
             if not any(folder.rglob("decisions.log")):
                 continue
-        runs = [read_run(path) for path in find_runs(folder)]
+        runs = [of_machine(read_run(path)) for path in find_runs(folder)]
         real = [one for one in runs if one.provenance == "measured"]
         kind: Kind = "measured" if real else "modelled"
         inputs = inputs.set(_of_run((real or runs)[0], dpu), kind)

@@ -19,7 +19,7 @@ from offstage.bindings.sim import HbmPool
 from offstage.testbeds.workloads.selections.coarse import coarsen
 from offstage.testbeds.workloads.selections.slab import Slab, Workload
 
-__all__ = ["Feed", "Kind", "Served", "grain_of", "over_k"]
+__all__ = ["SLAB_STEPS_MAX", "Feed", "Kind", "Served", "grain_of", "over_k"]
 
 
 class Kind(NamedTuple):

@@ -9,6 +9,7 @@ it ends; its staged blocks may then be shared or evicted like any others.
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ from offstage.testbeds.lab.policies.registry import TRAFFIC, TRAFFIC_PERMILLE, C
 from offstage.testbeds.lab.results.ledger import ROW
 from offstage.testbeds.lab.results.summary import SeedRun
 from offstage.testbeds.lab.run.answers import Answers
-from offstage.testbeds.lab.run.feed import Feed, Served, over_k
+from offstage.testbeds.lab.run.feed import SLAB_STEPS_MAX, Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
@@ -43,6 +44,9 @@ QUEUE_PER_DEMAND = 4
 """Candidates that may be queued for each block that all sessions select in one step."""
 QUEUE_MAX = 1 << 24
 """Largest queue that a decision core accepts."""
+LOG_BYTES, LOG_BYTES_MAX = 1 << 22, 1 << 30
+LOG_BYTES_PER_BLOCK, LOG_BYTES_PER_DEMAND = 64, 128
+"""Estimate of what a log has of an opened session, and of a demand with its reads."""
 PS_PER_NS = 1_000
 HIT_NS = 2_000
 """The fabric's time for a layer whose demands are all staged: the time that `bench fabric` measures
@@ -70,9 +74,12 @@ class Runner:
         feed: Feed,
         seed: int,
         answers: Answers | None = None,
+        keep: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`answers`: policies shared with other runners over the same feed."""
+        """`answers`: policies shared with other runners over the same feed. `keep`: takes the
+        decision log as it grows; None: the core writes none."""
         self.number = number
+        self._keep = keep
         self.point = point
         self.done = False
         self._spec, self._feed, self._seed = spec, feed, seed
@@ -83,7 +90,11 @@ class Runner:
         self._workload = Coarsened(workload, spec.granules) if whole_blocks else workload
         self._policy = (answers or Answers()).open(self._combined, self._setting(), number)
         self._core = self._open_core()
-        self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
+        each = self._core.config.slot_count // spec.workload.tenants
+        self._tenants = [
+            self._core.tenant_add(0, number.to_bytes(16, "little"), each)
+            for number in range(spec.workload.tenants)
+        ]
         self._tiers = self._open_tiers() if spec.tier.below else None
         self._chip = self._device(len(workload.sessions)) if spec.tier.device else None
         self._engine = Engine(self._core, self._engine_config())
@@ -115,8 +126,14 @@ class Runner:
                 self._ended_ns = self._engine.now_ns
                 self._core.session_close(self._engine.now_ns, self._running.pop(slot).handle)
                 self._admit(self._engine.now_ns)
+        self._log()
         self.done = True
         return True
+
+    def _log(self) -> None:
+        """Hand out what the log has since the last time; its ring holds what comes in between."""
+        if self._keep is not None:
+            self._keep(self._core.log())
 
     def result(self) -> SeedRun:
         """The ledger and the counters."""
@@ -169,11 +186,13 @@ class Runner:
             chunk_max=sum(lengths) * (1 if "shared" in self._combined.core.prefetchers else 2),
             session_chunk_max=max(lengths),
             layer_count=work.layer_count,
+            tenant_max=spec.workload.tenants,
             session_max=self._concurrent,
             block_size_bytes=spec.block_bytes // self._grain,
             io_max=spec.tier.in_flight,
             queue_max=min(queued, QUEUE_MAX),
             demand_max=work.select_blocks,
+            log_size_bytes=self._log_bytes(max(lengths)) if self._keep is not None else 0,
             seed=self._seed,
         )
         if spec.tier.device:
@@ -183,6 +202,14 @@ class Runner:
         except BadInput as error:
             where = f"{error.where} of {self.point.label}"
             raise BadInput(error.what, where, "check the sizes and the parameters") from None
+
+    def _log_bytes(self, blocks: int) -> int:
+        """Ring of a decision log: twice what is decided while each session is opened and decodes
+        one slab."""
+        a_block = 2 * SLAB_STEPS_MAX + LOG_BYTES_PER_BLOCK
+        demands = SLAB_STEPS_MAX * (self._workload.select_blocks + 1) * LOG_BYTES_PER_DEMAND
+        each = self._workload.layer_count * (blocks * a_block + demands)
+        return min(LOG_BYTES + 2 * self._concurrent * each, LOG_BYTES_MAX)
 
     def _core_policy(self) -> Policy:
         changes = {
@@ -271,23 +298,25 @@ class Runner:
         return numbers
 
     def _admit(self, at_ns: int) -> None:
-        """Start the next waiting session, if any."""
+        """Open the next waiting session, if any, now; it begins at `at_ns`."""
         if not self._waiting:
             return
+        now_ns = self._engine.now_ns
         number = self._waiting.popleft()
         info, work = self._workload.sessions[number], self._workload
         config = SessionConfig(
-            tenant=self._tenant,
+            tenant=self._tenants[number % len(self._tenants)],
             sink_blocks=self._setting().sink_blocks,
             window_blocks=self._setting().window_blocks,
             select_blocks=self._setting().select_blocks,
             step_ns=self._spec.time_per_token_ns,
         )
-        handle = self._core.session_open(at_ns, config)
-        homes = populate_contents(self._core, handle, info.contents, at_ns)
+        handle = self._core.session_open(now_ns, config)
+        homes = populate_contents(self._core, handle, info.contents, now_ns)
         if self._tiers:
             self._tiers.fill(at_ns, homes)
-        self._core.session_set_generating(at_ns, handle, True)
+        self._core.session_set_generating(now_ns, handle, True)
+        self._log()
         self._running[number] = _Running(handle, blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))
         self._engine.start(number, handle, at_ns, first, self._lead_ns())
@@ -301,6 +330,7 @@ class Runner:
         found = self._feed.get(self.number, number, running.next_slab)
         if found is None:
             return False
+        self._log()
         self._check_width(found)
         running.next_slab += 1
         if len(self._rows) or running.next_slab > 1:

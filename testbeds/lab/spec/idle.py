@@ -22,6 +22,7 @@ DRAWN = (
     "profile",
     "context_tokens",
     "sessions",
+    "tenants",
     "steps",
     "turn_steps",
     "shared_prefix_tokens",

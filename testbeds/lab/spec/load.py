@@ -276,6 +276,8 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
         "[workload] sessions",
         "give fewer, and more seeds",
     )
+    uneven = f"{work.tenants} tenants for {spec.concurrent} sessions at once"
+    yield spec.concurrent % work.tenants != 0, uneven, "[workload] tenants", "give a divisor"
     yield (
         work.index_group > spec.layer_count,
         f"groups of {work.index_group} of {spec.layer_count} layers",

@@ -44,6 +44,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4
     concurrent: Count = 0
     """Sessions that decode concurrently; the others wait. 0: all of them."""
+    tenants: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    """generated: to whom the sessions belong in turn: each has a secret, so that prefixes are
+    shared within it alone, and an equal part of the arena."""
     steps: Positive = 512
     turn_steps: Count = 0
     """Steps between turns of the conversation; 0: no turns."""

@@ -30,6 +30,7 @@ from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
 from offstage.testbeds.report.compare.recorded import (
     Recorded,
     find_runs,
+    of_machine,
     read_run,
     with_policy,
 )
@@ -91,8 +92,9 @@ class Plan:
 
 def runs_of(folders: Sequence[Path], policy: str = "") -> list[Recorded]:
     """A recorded run of each folder: the first, or the first with this policy. BadInput as in
-    `recorded`."""
-    return [read_run(with_policy(find_runs(folder), policy)[0]) for folder in folders]
+    `recorded`, and for a run of the laboratory, which measured no machine."""
+    runs = [with_policy(find_runs(folder), policy)[0] for folder in folders]
+    return [of_machine(read_run(run)) for run in runs]
 
 
 def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
@@ -172,7 +174,7 @@ def _effect(
     last = max(bounded, default=1.0)
     for column, preset, work, spread in zip(columns[1:], presets, works, spreads, strict=True):
         column.load = figures_at(gpus, last, preset, work, spread, error)
-    return load.said(gpus, works[0]), error
+    return load.said(gpus, works[0], loaded), error
 
 
 def own_model(

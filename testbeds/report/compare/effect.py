@@ -11,12 +11,13 @@ What can fail: `BadInput` for a load that cannot be.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from offstage.asic_model.load import Work, serve
 from offstage.asic_model.parameters import Preset
-from offstage.asic_model.trace import Trace
+from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known
 from offstage.bindings.units import parse_time
@@ -24,11 +25,11 @@ from offstage.host.model.models import geometry
 from offstage.testbeds.asic.price import price
 from offstage.testbeds.prices import Catalog, catalog
 from offstage.testbeds.report.compare.columns import LoadFigures, Range
-from offstage.testbeds.report.compare.recorded import Recorded
+from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
 
 __all__ = ["FEW_DRAWS", "Load", "figures_at", "parse_load", "spread_of"]
 
-KEYS = ("gpus", "sessions", "tenants", "model", "pace")
+KEYS = ("gpus", "sessions", "tenants", "model", "pace", "from")
 WHERE = "--load"
 GPUS_MAX, SESSIONS_MAX, TENANTS_MAX = 1_000_000, 10_000, 64
 GPU = "h100"
@@ -45,26 +46,31 @@ FEW_DRAWS = 20
 class Load:
     """A load. gpus, sessions: 0 for the baseline's knee, and for the run's own; model: empty for
     the run's own; pace_s: the GPU's time for a step; 0: what the sessions announced, or else the
-    host's own in the log."""
+    host's own in the log; source: another run whose decisions are a GPU's; empty: the run's."""
 
     gpus: int = 0
     sessions: int = 0
     tenants: int = 1
     model: str = ""
     pace_s: float = 0.0
+    source: str = ""
 
     def trace(self, trace: Trace, run: Recorded) -> Trace:
-        """The run's decisions on the blocks of the model; itself without one."""
+        """The run's decisions, or those of the source, on the blocks of the model; the run's own
+        without either."""
+        if self.source:
+            run = read_run(find_runs(Path(self.source))[0])
+            trace = read_trace(run.path)
         if not self.model:
             return trace
-        if run.summary is None:
+        tokens = run.block_tokens
+        if not tokens:
             raise BadInput(
                 "the run does not say how many tokens a block has",
                 f"{WHERE} model={self.model}",
                 "record the host's summary beside it, or leave the model out",
             )
         shape = geometry(self.model)
-        tokens = run.summary.workload.block_tokens
         each = sum(one.entry_values * 2 / one.tokens_per_entry for one in shape.layers)
         size = max(512, round(each / len(shape.layers) * tokens))
         heads = max(one.kv_heads for one in shape.layers)
@@ -82,14 +88,21 @@ class Load:
         pace_s = self.pace_s or (max(announced) / 1e9 if announced else 0.0)
         return work.scaled(sessions, layers, pace_s)
 
-    def said(self, gpus: int, work: Work) -> str:
-        """In words."""
+    def said(self, gpus: int, work: Work, trace: Trace) -> str:
+        """In words. `trace`: the load's own."""
         own = f"the model {self.model}" if self.model else "the run's model"
+        if not self.model and trace.record.model:
+            layers, all_layers = self.layers(trace), geometry(trace.record.model).layer_count
+            part = f"{layers} layers of " if layers < all_layers else ""
+            own = f"{part}the model {trace.record.model}"
         ms, count = 1e3 * work.host_s, round(work.tokens)
-        return (
+        said = (
             f"{gpus:,} GPU{'s' * (gpus != 1)}, each decoding {count:,} session{'s' * (count != 1)} "
             f"of {own} at {ms:.3g} ms of GPU time per token"
         )
+        if trace.record.laboratory:
+            return f"{said}, with the decisions of the laboratory ({trace.record.laboratory})"
+        return f"{said}, with the decisions of {trace.name}" if self.source else said
 
 
 def parse_load(text: str) -> Load:
@@ -109,6 +122,7 @@ def parse_load(text: str) -> Load:
         sessions=_count(given, "sessions", SESSIONS_MAX, 0),
         tenants=_count(given, "tenants", TENANTS_MAX, 1),
         model=given.get("model", ""),
+        source=given.get("from", ""),
         pace_s=pace_ns / 1e9,
     )
 

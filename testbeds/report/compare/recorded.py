@@ -21,7 +21,7 @@ from offstage.dpu.watch.busy import BusyShares
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
-__all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run", "with_policy"]
+__all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "of_machine", "read_run", "with_policy"]
 
 LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
 CONSTRUCTED = Note(
@@ -34,11 +34,15 @@ FIX = "record one: `offstage demo`, or `offstage dpu serve --record`"
 
 class Record(msgspec.Struct, kw_only=True, frozen=True):
     """What a comparison reads of `record.json`. `device`: the preset of the modelled device in the
-    loop; empty: none."""
+    loop; empty: none. `laboratory`: what was run, where no machine was measured; `model` and
+    `block_tokens` are then of its spec."""
 
     stages: dict[str, StageTimes]
     storage: str
     device: str = ""
+    laboratory: str = ""
+    model: str = ""
+    block_tokens: int = 0
     version: str | None = None
     closed: bool = False
     log_bytes_lost: int = 0
@@ -89,8 +93,17 @@ class Recorded:
         return self.record.device
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens of a block; 0: unknown."""
+        if self.summary is not None:
+            return self.summary.workload.block_tokens
+        return self.record.block_tokens
+
+    @property
     def provenance(self) -> str:
         """The provenance of its times."""
+        if self.record.laboratory:
+            return "modelled"
         if self.result is not None:
             return self.result.provenance
         return "emulated" if "emulated" in self.record.storage else "measured"
@@ -127,6 +140,8 @@ def with_policy(runs: Sequence[Path], policy: str) -> list[Path]:
 def read_run(path: Path) -> Recorded:
     """The run in a folder with a decision log. BadInput for one that cannot be compared."""
     record = _record(path / RECORD_NAME)
+    if record.laboratory:
+        return Recorded(path, record, None, None)
     summaries = [one for one in (path, path.parent.parent) if (one / SUMMARY_NAME).is_file()]
     if not summaries:
         return Recorded(path, record, None, None)
@@ -135,6 +150,18 @@ def read_run(path: Path) -> Recorded:
     named = [one for one in summary.runs if record_name(one.provenance, one.name) == path.name]
     result = named[0] if named else summary.runs[0] if len(summary.runs) == 1 else None
     return Recorded(path, record, result, summary)
+
+
+def of_machine(run: Recorded) -> Recorded:
+    """The run. BadInput for one of the laboratory, which measured no machine."""
+    if run.record.laboratory:
+        raise BadInput(
+            "the laboratory's: no machine was measured",
+            str(run.path),
+            "give a recorded run; this one is a load: `offstage compare RUN --load "
+            f"from={run.path}`",
+        )
+    return run
 
 
 def record_name(provenance: str, name: str) -> str:

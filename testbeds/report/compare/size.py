@@ -104,7 +104,7 @@ def size(
     chip = family.with_({**counts, **_sram(family, memory)})
     found = _work(trace, load, chip)
     progress.advance(1)
-    return _sized(chip, family, load, found, tokens_per_s)
+    return _sized(chip, family, load, trace, found, tokens_per_s)
 
 
 def _work(trace: Trace, load: Load, preset: Preset) -> Work:
@@ -186,7 +186,9 @@ def _counts(
     raise BadInput(short, WHERE, "ask for less, or share the load among several chips")
 
 
-def _sized(chip: Preset, family: Preset, load: Load, work: Work, tokens_per_s: float) -> Sized:
+def _sized(
+    chip: Preset, family: Preset, load: Load, trace: Trace, work: Work, tokens_per_s: float
+) -> Sized:
     at = serve(work, load.gpus)
     steps = tokens_per_s / work.tokens
     used = {name: steps * seconds for name, seconds in work.units.items()}
@@ -207,7 +209,7 @@ def _sized(chip: Preset, family: Preset, load: Load, work: Work, tokens_per_s: f
     watts = [one + steps * joule for one, joule in zip(work.watt, work.joule, strict=True)]
     return Sized(
         family=family.name,
-        load=load.said(load.gpus, work),
+        load=load.said(load.gpus, work, trace),
         asked_tokens_per_s=tokens_per_s,
         tokens_per_s=at.tokens_per_s,
         tokens_per_s_max=work.tokens_per_s_max,

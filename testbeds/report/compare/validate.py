@@ -35,6 +35,7 @@ from offstage.testbeds.report.compare.recorded import (
     RECORDS,
     Recorded,
     find_runs,
+    of_machine,
     read_run,
 )
 from offstage.testbeds.report.page.numbers import clock_ns, percent
@@ -157,7 +158,7 @@ def _found(
 
 def read_measured(folder: Path, *, busy: bool) -> Recorded:
     """The first run of a folder; BadInput for one of a machine that was too busy, if not `busy`."""
-    run = read_run(find_runs(folder)[0])
+    run = of_machine(read_run(find_runs(folder)[0]))
     if _waited(run) > WAITED_MAX and not busy:
         machine = run.record.machine
         pressure = "" if machine.pressure is None else f"; CPU pressure {machine.pressure:.0%}"

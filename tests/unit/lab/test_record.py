@@ -1,0 +1,130 @@
+"""Is a laboratory's log a run for the chip model, with the decisions that its ledger counts?"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.asic_model.load import work_of
+from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.replay import closed_loop, decision_replay, own_times
+from offstage.asic_model.trace import read_trace
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.results.summary import SeedRun
+from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.experiment import Experiment, compute, plan
+from offstage.testbeds.lab.run.plan import Task
+from offstage.testbeds.lab.run.record import chosen, record
+from offstage.testbeds.progress import Silent
+from offstage.testbeds.report.compare.build import runs_of
+from offstage.testbeds.report.compare.effect import parse_load
+from offstage.testbeds.report.compare.recorded import find_runs, read_run
+
+SMALL = {
+    "workload.context_tokens": 4096,
+    "workload.sessions": 2,
+    "workload.steps": 40,
+    "geometry.model": "demo",
+    "selection.k_blocks": 8,
+    "tier.buffer_over_k": [4],
+    "policy": [{"use": "warmup+ema"}, {"use": "window+ema"}],
+}
+
+
+def planned(folder: Path, **changes: Any) -> Experiment:
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "e.toml").write_text("")
+    return plan(folder / "e.toml", SMALL | keys)
+
+
+def in_ledger(experiment: Experiment, folder: Path, label: str) -> SeedRun:
+    """The same point, computed as every run computes it."""
+    compute(experiment, folder / "parts", Silent(), jobs=1, stop_at_failure=True)
+    (variant,) = experiment.variants
+    names = Task(variant.spec, 1, variant.points).parts(experiment.code)
+    keys = [(one.label, one.buffer_over_k) for one in variant.points]
+    name = dict(zip(keys, names, strict=True))[label, 4.0]
+    return parts.read_run(folder / f"parts/{name}.npz")
+
+
+@pytest.mark.parametrize("sessions", [{}, {"workload__sessions": 5, "workload__concurrent": 2}])
+def test_the_log_has_what_the_ledger_counts(tmp_path: Path, sessions: dict[str, Any]) -> None:
+    """Every demand's end, every read, the time, of sessions that begin together and after others.
+    Times that a chip adds nothing to are the log's own."""
+    experiment = planned(tmp_path, **sessions)
+    run = in_ledger(experiment, tmp_path, "warmup+ema")
+    folder = record(experiment, "warmup+ema", tmp_path, Silent())
+    trace = read_trace(tmp_path)
+    assert np.array_equal(trace.ends, run.rows["ends"].sum(axis=0))
+    assert len(trace.reads) == run.reads > 0 and trace.heads == 2
+    assert len(trace.fetches) == len(run.rows)
+    steps = {(one.session, one.step) for one in trace.fetches}
+    assert len(steps) == experiment.spec.workload.sessions * 40  # a number is another's later
+    assert trace.fetches[-1].answered_ns <= run.end_ns
+    log = (folder / "decisions.log").read_bytes()
+    again = record(planned(tmp_path / "again", **sessions), "warmup+ema", tmp_path / "b", Silent())
+    assert (again / "decisions.log").read_bytes() == log
+    own, logged = own_times(trace)
+    assert own.mean == pytest.approx(logged.mean, rel=0.01)
+
+
+def test_the_chip_takes_it_like_a_recorded_run(tmp_path: Path) -> None:
+    """More sessions and layers than a small recording has, decided by the daemon's core."""
+    record(planned(tmp_path, workload__sessions=6), "warmup+ema", tmp_path, Silent())
+    trace, chip = read_trace(tmp_path), read_preset("asic_7nm")
+    kept = decision_replay(trace, chip)
+    assert kept.sessions == 6 and kept.demands == trace.ends.sum() and kept.hits > 0
+    assert kept.logged is not None and kept.logged.provenance == "modelled"
+    assert closed_loop(trace, chip).demands == kept.demands
+    assert work_of(kept, trace).tokens == 6
+
+
+def test_a_load_has_the_decisions_of_the_laboratory(tmp_path: Path) -> None:
+    """The recorded run stays what the models are checked on; the load is another's, in its words.
+    A run of the laboratory alone is refused: no machine was measured."""
+    record(planned(tmp_path, workload__sessions=3), "window+ema", tmp_path, Silent())
+    load = parse_load(f"gpus=2,from={tmp_path}")
+    (path,) = find_runs(tmp_path)
+    other = read_run(path)
+    trace = read_trace(path)
+    loaded = load.trace(trace, other)
+    work = load.of(work_of(decision_replay(loaded, read_preset("bluefield3")), loaded), loaded)
+    said = load.said(2, work, loaded)
+    assert said.startswith("2 GPUs, each decoding 3 sessions of the model demo at 40 ms")
+    assert "the laboratory (e, policy window+ema, seed 1)" in said
+    wide = parse_load(f"from={tmp_path},model=llama-3-70b").trace(trace, other)
+    assert wide.block_bytes == 64 * 2 * 2 * 8 * 128 and wide.heads == 8
+    with pytest.raises(BadInput, match="no machine was measured"):
+        runs_of([tmp_path])
+    assert other.provenance == "modelled"
+
+
+def test_what_leaves_no_log_is_refused_before_it_runs(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="did you mean 'warmup"):
+        chosen(planned(tmp_path), "warmup+em")
+    with pytest.raises(BadInput, match="a sweep has a log for each"):
+        chosen(planned(tmp_path, sweep={"workload.steps": [4, 8]}), "warmup+ema")
+    tiers = [{"use": "nvme", "capacity": "4GiB"}]
+    with pytest.raises(BadInput, match="no tiers"):
+        chosen(planned(tmp_path, tier__below=tiers), "warmup+ema")
+
+
+def test_tenants_share_no_prefix_and_no_slot(tmp_path: Path) -> None:
+    """Four sessions with one prefix: two tenants keep it twice, and the log names them both."""
+    kept = []
+    for tenants in (1, 2):
+        many: dict[str, Any] = {"workload__sessions": 4, "workload__shared_prefix_tokens": 2048}
+        many["policy"] = [{"use": "window+shared"}]
+        found = planned(tmp_path / str(tenants), workload__tenants=tenants, **many)
+        record(found, "window+shared", tmp_path / str(tenants), Silent())
+        trace = read_trace(tmp_path / str(tenants))
+        assert {one.session: one.tenant for one in trace.fetches} == {
+            number: number % tenants for number in range(4)
+        }
+        assert trace.weights == (1,) * tenants
+        kept.append(len({chunk for _, chunk, _ in trace.writes_ns}))
+    assert kept == [32 + 4 * 32, 2 * 32 + 4 * 32]
+    with pytest.raises(BadInput, match="3 tenants for 4 sessions"):
+        planned(tmp_path / "3", workload__sessions=4, workload__tenants=3)

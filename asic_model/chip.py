@@ -209,17 +209,21 @@ def open_timed(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0
 
 @dataclass(frozen=True)
 class Sizes:
-    """The hardware's bounds for a decision core. `candidates`: None where software stores them."""
+    """The hardware's bounds for a decision core. `candidates`, `prefixes`: None where software
+    stores them."""
 
     candidates: int | None
+    prefixes: int | None
     reads: int
     arena_bytes: int
 
 
 def sizes(preset: Preset) -> Sizes:
-    """The table of candidates, the reads in flight, and all of the staging memory."""
+    """The table of candidates, the index of known prefixes, the reads in flight, and all of the
+    staging memory."""
     return Sizes(
         None if preset.scheduler is None else preset.scheduler.candidates.whole,
+        None if preset.dedup is None else preset.dedup.entries.whole,
         preset.nvme.reads.whole,
         preset.arena_bytes,
     )

@@ -8,6 +8,7 @@ host's time in between; a control event follows the event before it and the fetc
 
 What the log fixes beside the device, the arena and the host's pace, `Elsewhere` may change.
 
+A prefix that the chip's index does not find is made and written again (`known.py`).
 Decisions that differ from the log's are counted by kind. An event that the core refuses, because
 its state has diverged, is counted too. One thread; raises only what `trace.walk` raises.
 """
@@ -22,39 +23,28 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.asic_model.account import PS, Account, Device, Served
-from offstage.asic_model.chip import limited
+from offstage.asic_model.chip import limited, sizes
+from offstage.asic_model.elsewhere import AS_LOGGED, Elsewhere
+from offstage.asic_model.known import Prefixes, room
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.trace import SESSION, TENANT, Trace, walk
 from offstage.bindings.core import (
-    CHUNK_KEYS,
     COMPLETE,
     GUESS,
     READ,
     RETRACT,
     Core,
-    SessionConfig,
 )
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.layouts import HIT_ENDS
 from offstage.bindings.replay import Event, ToldStep, policy_of
 
-__all__ = ["AS_LOGGED", "ClosedLoop", "Elsewhere"]
+__all__ = ["ClosedLoop"]
 
 RETRY_PS = 10_000_000
 OWN = ("io_done", "tick", "slot_free")
 """Events that the core's owner sends; here the model is the owner."""
 OF_SESSION = ("append", "generating", "close", "release", "hint")
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """What is not as in the log, as factors: slots of the arena, the host's own time in a step."""
-
-    arena: float = 1.0
-    host: float = 1.0
-
-
-AS_LOGGED = Elsewhere()
 
 
 @dataclass(slots=True)
@@ -86,6 +76,8 @@ class ClosedLoop:
         advance: Callable[[int], None],
         elsewhere: Elsewhere = AS_LOGGED,
     ) -> None:
+        entries = sizes(preset).prefixes
+        trace = replace(trace, config=replace(trace.config, chunk_max=room(trace, entries)))
         self.trace, self.preset, self._elsewhere = trace, preset, elsewhere
         self.device = Device(preset, trace, drive=drive, seed=seed)
         self.account = Account()
@@ -94,6 +86,7 @@ class ClosedLoop:
         self._advance = advance
         slots = round(trace.config.slot_count * elsewhere.arena)
         self._core = Core(limited(preset, replace(trace.config, slot_count=slots)), trace.policy)
+        self.prefixes = Prefixes(entries)
         self._ticks = bool(trace.policy.prefetch_bytes_per_s_max or trace.policy.lease_ns)
         self._tick_ns: int | None = None
         self._sessions: dict[int, int] = {}
@@ -160,7 +153,7 @@ class ClosedLoop:
     def _count(self, event: Event) -> None:
         for action in event.actions:
             if action["type"] == READ:
-                self._log_reads[_read_key(action)] += 1
+                self._log_reads[_read_key(action, int(action["chunk"]))] += 1
             elif action["type"] == RETRACT:
                 self._log_victims[int(action["chunk"]), int(action["layer"])] += 1
 
@@ -342,7 +335,8 @@ class ClosedLoop:
                 if kind == READ:
                     self._read(action, now_ps)
                 elif kind == RETRACT:
-                    self._victims[int(action["chunk"]), int(action["layer"])] += 1
+                    chunk = self.prefixes.logged(int(action["chunk"]))
+                    self._victims[chunk, int(action["layer"])] += 1
                 elif kind == COMPLETE:
                     self._complete(action, now_ps, read_tag)
 
@@ -359,7 +353,7 @@ class ClosedLoop:
         self._answered(item, now_ps)
 
     def _read(self, action: Any, now_ps: int) -> None:
-        self._reads[_read_key(action)] += 1
+        self._reads[_read_key(action, self.prefixes.logged(int(action["chunk"])))] += 1
         self.issued[int(action["cause"])] += 1
         io = int(action["io"])
 
@@ -409,50 +403,70 @@ class ClosedLoop:
         """Replay an event that is not a fetch."""
         core, data = self._core, event.input
         n = _numbers(event)
+        chunk = self.prefixes.own(n[0]) if n else 0
         session = self._sessions.get(n[0], n[0]) if n else 0
         calls: dict[str, Callable[[int], Any]] = {
-            "session_open": lambda ns: core.session_open(ns, self._session(data)),
-            "append": lambda ns: core.session_append_keys(
-                ns, session, np.frombuffer(data[8:], CHUNK_KEYS)
-            ),
+            "session_open": lambda ns: core.session_open(ns, self._elsewhere.session(data)),
+            "append": lambda ns: self._append(ns, session, event, now_ps),
             "generating": lambda ns: core.session_set_generating(ns, session, bool(n[1])),
             "close": lambda ns: core.session_close(ns, session),
             "release": lambda ns: core.session_release(ns, session),
-            "hint": lambda ns: core.hint(ns, session, np.frombuffer(data[8:], GUESS)),
-            "stored": lambda ns: core.block_stored(ns, n[0], n[1]),
-            "lost": lambda ns: core.block_lost(ns, n[0], n[1]),
+            "hint": lambda ns: self._hint(ns, session, data, now_ps),
+            "stored": lambda ns: core.block_stored(ns, chunk, n[1]),
+            "lost": lambda ns: core.block_lost(ns, chunk, n[1]),
             "restore": lambda ns: core.block_restore(ns, n[0], data[8:24], n[1]),
             "forget": lambda ns: core.block_forget(ns, n[0], data[8:24], n[1]),
-            "stage": lambda ns: core.block_stage(ns, n[0], n[1]),
-            "clean": lambda ns: core.block_clean(ns, n[0], n[1]),
-            "drop": lambda ns: core.block_drop(ns, n[0], n[1]),
+            "stage": lambda ns: core.block_stage(ns, chunk, n[1]),
+            "clean": lambda ns: core.block_clean(ns, chunk, n[1]),
+            "drop": lambda ns: core.block_drop(ns, chunk, n[1]),
             "reset": core.reset,
             "tenant": lambda ns: self._tenant(ns, data),
             "policy": lambda ns: core.set_policy(ns, policy_of(data)),
         }
         found = self._call(event.kind, calls[event.kind], now_ps)
         if event.kind == "session_open" and found is not None:
-            self._sessions[int(np.frombuffer(event.answer, np.uint32, 1)[0])] = found
+            logged = int(np.frombuffer(event.answer, np.uint32, 1)[0])
+            self._sessions[logged] = found
+            self.prefixes.opened(logged, int(np.frombuffer(data, SESSION, 1)[0]["tenant"]))
         if event.kind == "close":
             self._sessions.pop(n[0], None)
-        if event.kind == "stored" and self.account.fetches:
-            self.account.bytes_written += self.trace.block_bytes
-            self.device.ask(
-                "write",
-                now_ps,
-                _nothing,
-                size_bytes=self.trace.block_bytes,
-                layer=n[1],
-                offset_bytes=self.trace.offset_bytes(n[0], n[1]),
-            )
+        if event.kind == "stored":
+            self._write(chunk, n[1], now_ps, self.trace.is_prefill(event.offset))
         self._act(now_ps)
         self._tick(now_ps)
 
-    def _session(self, data: bytes) -> SessionConfig:
-        """A session with the pace of this host."""
-        found = np.frombuffer(data, SESSION, 1)[0]
-        config = SessionConfig(**{name: int(found[name]) for name in SESSION.names or ()})
-        return replace(config, step_ns=round(config.step_ns * self._elsewhere.host))
+    def _hint(self, now_ns: int, session: int, data: bytes, now_ps: int) -> None:
+        """Guesses, as the firmware hands them over: no more in a call than its table holds."""
+        guesses = np.frombuffer(data[8:], GUESS)
+        most = self._core.config.queue_max
+        for begin in range(0, len(guesses), most):
+            self._core.hint(now_ns, session, guesses[begin : begin + most])
+            self._act(now_ps)
+
+    def _append(self, now_ns: int, session: int, event: Event, now_ps: int) -> None:
+        """Name chunks, those that the chip's index does not know as new ones, which are written."""
+        keys, missed = self.prefixes.keys(event)
+        infos = self._core.session_append_keys(now_ns, session, keys)
+        layers = self.trace.config.layer_count
+        for chunk in self.prefixes.placed(event, infos, missed):
+            for layer in range(layers):
+                self._core.block_stored(now_ns, chunk, layer)
+                self._write(chunk, layer, now_ps, self.trace.is_prefill(event.offset))
+            self.prefixes.written_again(layers)
+
+    def _write(self, chunk: int, layer: int, now_ps: int, is_prefill: bool) -> None:
+        """Write a block through the chip; before any fetch, and where it took no time, in none."""
+        if is_prefill or not self.account.fetches:
+            return
+        self.account.bytes_written += self.trace.block_bytes
+        self.device.ask(
+            "write",
+            now_ps,
+            _nothing,
+            size_bytes=self.trace.block_bytes,
+            layer=layer,
+            offset_bytes=self.trace.offset_bytes(chunk, layer),
+        )
 
     def _tenant(self, now_ns: int, data: bytes) -> int:
         """Add a tenant, with its share of an arena that may be smaller than the log's."""
@@ -472,8 +486,8 @@ def _numbers(event: Event) -> list[int]:
     return [int(one) for one in np.frombuffer(event.input[:8], np.uint32)]
 
 
-def _read_key(action: Any) -> tuple[int, int, int]:
-    return int(action["chunk"]), int(action["layer"]), int(action["cause"])
+def _read_key(action: Any, chunk: int) -> tuple[int, int, int]:
+    return chunk, int(action["layer"]), int(action["cause"])
 
 
 def _class(end: int) -> str:

@@ -27,7 +27,8 @@ from offstage.asic_model.account import (
     logged_of,
 )
 from offstage.asic_model.by_session import by_session
-from offstage.asic_model.closed import AS_LOGGED, ClosedLoop, Elsewhere
+from offstage.asic_model.closed import ClosedLoop
+from offstage.asic_model.elsewhere import AS_LOGGED, Elsewhere
 from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import ChipRun, Times, binding
@@ -83,6 +84,7 @@ def closed_loop(
         seed=seed,
         reads_by_cause=_by_cause(loop.issued),
         diverged=loop.diverged(),
+        prefixes=loop.prefixes.figures(trace.block_bytes),
     )
 
 

@@ -18,10 +18,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.asic_model.known import KnownPrefixes
 from offstage.bindings.notes import Note
 
 __all__ = [
     "ChipRun",
+    "LimitRow",
     "Logged",
     "Range",
     "SessionRun",
@@ -134,6 +136,27 @@ class Logged(msgspec.Struct, kw_only=True, frozen=True):
     bytes_read: int
 
 
+class LimitRow(msgspec.Struct, kw_only=True, frozen=True):
+    """A closed loop in which one table of the chip has so many entries; null: room for everything.
+
+    hit, known: shares of demands that were staged in time, and of named chunks whose prefix was
+    found. lost: against the row with room for everything; below 0, more. has_effect: whether
+    anything was decided otherwise than there.
+    """
+
+    table: str
+    entries: int | None
+    hit: float
+    hit_lost_points: float
+    reads: int
+    bytes_read: int
+    known: float
+    known_lost_points: float
+    bytes_written_again: int
+    tokens_per_s: float
+    has_effect: bool
+
+
 class ChipRun(msgspec.Struct, kw_only=True):
     """One trace through one preset."""
 
@@ -180,6 +203,10 @@ class ChipRun(msgspec.Struct, kw_only=True):
     """The unit with the highest utilisation; "nothing" where each is used less than a fifth."""
     diverged: dict[str, int] = {}
     """closed-loop: decisions that differ from the log's, by kind; decision-replay: none."""
+    prefixes: KnownPrefixes | None = None
+    """closed-loop: what the chip's index of prefixes found; decision-replay: null."""
+    limits: list[LimitRow] = []
+    """closed-loop: what tables of other sizes cost, where they were asked for."""
     energy: list[Range] = []
     area: list[Range] = []
     power: list[Range] = []

@@ -13,6 +13,7 @@ backwards.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,12 +136,22 @@ class Trace:
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
     """The raw log, to drive a core again."""
+    named: int = 0
+    """Chunks that sessions appended."""
+    prefills: list[tuple[int, int]] = field(default_factory=list)
+    """Bytes of the log, from and up to, in which a session's prefill takes no time: the
+    laboratory's, from a session's opening until it generates."""
     record: Record = field(default_factory=Record)
 
     @property
     def block_bytes(self) -> int:
         """Size of one block."""
         return self.config.block_size_bytes
+
+    def is_prefill(self, offset: int) -> bool:
+        """Whether the event at that byte of the log is of a prefill that takes no time."""
+        at = bisect_right(self.prefills, (offset, len(self.log))) - 1
+        return at >= 0 and offset < self.prefills[at][1]
 
     def offset_bytes(self, chunk: int, layer: int) -> int:
         """A block's offset on the medium as far as a log determines it: in order, after the store's
@@ -289,11 +300,18 @@ class _Reader:
             if number in self._last:
                 self._steps[number] = self.trace.fetches[self._last[number]].step + 1
             self.trace.session_ns[number] = int(config["step_ns"])
+            if self.trace.record.laboratory:
+                self.trace.prefills.append((event.offset, len(self.trace.log)))
         elif event.kind == "tenant" and event.rc == 0:
             weight = max(1, int(np.frombuffer(event.input, TENANT, 1)[0]["weight"]))
             self._weights.append(weight)
             self.trace.weights = tuple(self._weights)
-        elif event.kind == "stored":
+        elif event.kind == "append" and event.rc == 0:
+            self.trace.named += int(np.frombuffer(event.input, np.uint32, 2)[1])
+        elif event.kind == "generating" and self.trace.prefills:
+            begin, end = self.trace.prefills[-1]
+            self.trace.prefills[-1] = (begin, min(end, event.offset))
+        elif event.kind == "stored" and not self.trace.is_prefill(event.offset):
             chunk, layer = (int(one) for one in np.frombuffer(event.input, np.uint32, 2))
             self.trace.writes_ns.append((event.now_ns, chunk, layer))
         self._actions(event)

@@ -256,8 +256,11 @@ class Core:
         )
         return infos
 
-    def session_append_keys(self, now_ns: int, session: int, keys: npt.NDArray[np.void]) -> None:
-        """Append chunks by the keys that a log has of them, `CHUNK_KEYS` `[n]`."""
+    def session_append_keys(
+        self, now_ns: int, session: int, keys: npt.NDArray[np.void]
+    ) -> npt.NDArray[np.void]:
+        """Append chunks by the keys that a log has of them, `CHUNK_KEYS` `[n]`; gives `INFO`
+        `[n]`."""
         keys = np.ascontiguousarray(keys, CHUNK_KEYS)
         infos = np.zeros(len(keys), INFO)
         rc = lib.ofs_core_session_append_keys(
@@ -269,6 +272,7 @@ class Core:
             _pointer("struct ofs_chunk_info *", infos),
         )
         check_rc(rc, "appending chunks by their keys")
+        return infos
 
     def session_set_generating(self, now_ns: int, session: int, generating: bool) -> None:
         """A generating session is the last victim."""

@@ -16,7 +16,8 @@ not, the block is looked up again under its second hash; it is never taken for t
 collision rate follows from the bits and the number of entries, and its cost, one access to the
 spill memory each time, is part of the pipeline's latency.
 
-The decision core decides which blocks are equal, from the same keys; this unit only adds time.
+The decision core decides which blocks are equal, from the same keys; this unit only adds time. In
+a closed loop `entries` bounds which prefixes are found (`asic_model/known.py`).
 """
 
 from offstage.asic_model.blocks import Dedup, Logic, Memory

@@ -45,6 +45,16 @@ SetOption = Annotated[
     ),
 ]
 
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="BLOCK.KEY=N,...",
+        help="what a table of so many entries costs, in closed loop: scheduler.candidates or "
+        "dedup.entries; may be repeated",
+    ),
+]
+
 asic = typer.Typer(no_args_is_help=True, help=ABOUT)
 
 
@@ -200,6 +210,7 @@ def run(
         str, typer.Option("--storage", metavar="DRIVE", help="replace the preset's drives")
     ] = "",
     changes: SetOption = None,
+    limits: LimitOption = None,
     seed: Annotated[
         int, typer.Option("--seed", help="seed of random draws, such as read retries")
     ] = 0,
@@ -207,6 +218,7 @@ def run(
     form: FormatOption = Format.text,
 ) -> None:
     """Run a recorded run's trace through a chip, with its decisions or deciding again."""
+    from offstage.asic_model.limits import check, limit_rows
     from offstage.asic_model.parameters import read_preset
     from offstage.asic_model.replay import closed_loop, decision_replay
     from offstage.asic_model.trace import read_trace
@@ -216,18 +228,44 @@ def run(
     values = {name: _value(name, text) for name, text in parse_settings(changes or []).items()}
     chip = read_preset(preset)
     chip.with_(values)  # refuses bad values before the log is read
+    asked = _sizes(limits or [], closed)
+    check(chip, asked, "--limit")
     mode = "closed loop" if closed else "decision-replay"
-    with shown(2) as progress:
+    with shown(2 + bool(asked)) as progress:
         progress.start("decisions made again", 1, "")
         trace = read_trace(log)
         chip = chip.for_heads(trace.heads).with_(values)
         progress.start(f"{mode} on {chip.name}", len(trace.fetches), "fetches")
         replay = closed_loop if closed else decision_replay
         found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)
+        if asked:
+            loops = sum(1 + len(sizes) for sizes in asked.values())
+            progress.start("tables of other sizes", loops * len(trace.fetches), "fetches")
+            rows = limit_rows(
+                trace, chip, asked, drive=storage, seed=seed, advance=progress.advance
+            )
+            found.limits = list(rows)
     found.parameters = values
     if out is not None:
         write_text(out / RUN_NAME, as_json(found))
     emit(found, form, run_table(found))
+
+
+def _sizes(given: list[str], closed: bool) -> dict[str, list[int]]:
+    """The sizes of each table. BadInput for what is no list of sizes, or without a closed loop."""
+    if given and not closed:
+        raise BadInput(
+            "a replay keeps the log's decisions", "--limit", "add --closed-loop, which decides"
+        )
+    found: dict[str, list[int]] = {}
+    for name, text in parse_settings(given).items():
+        sizes = text.split(",")
+        if not all(one.isascii() and one.isdigit() for one in sizes):
+            raise BadInput(
+                f"{text!r} is no list of sizes", f"--limit {name}", "give one such as 512,128"
+            )
+        found[name] = sorted({int(one) for one in sizes}, reverse=True)
+    return found
 
 
 def _value(name: str, text: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from offstage.asic_model.result import ChipRun, Times
+from offstage.asic_model.result import ChipRun, LimitRow, Times
 from offstage.bindings.ledger import share
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_count, format_rate, format_size, format_time
@@ -20,8 +20,58 @@ SESSIONS_SHOWN = 8
 
 def run_table(run: ChipRun) -> RenderableType:
     """Demands, times and units of one run, with the log's times for comparison."""
-    lines = [Text(_sentence(run)), *map(Text, note_lines(run.notes)), Text("")]
+    lines: list[RenderableType] = [
+        Text(_sentence(run)),
+        *map(Text, note_lines(run.notes)),
+        Text(""),
+    ]
+    if run.limits:
+        lines += [_limits(run.limits), Text(""), *map(Text, map(_cost, run.limits)), Text("")]
     return Group(_times(run), Text(""), _units(run), Text(""), _sessions(run), Text(""), *lines)
+
+
+TABLES = {"scheduler.candidates": "table of candidates", "dedup.entries": "dedup index"}
+
+
+def _limits(rows: Sequence[LimitRow]) -> Table:
+    """Every table with every size; the first row of each has room for everything."""
+    columns = [
+        Column("table", left=True),
+        Column("entries", format_count),
+        Column("hits", "{:.1%}".format),
+        Column("reads", format_count),
+        Column("known prefixes", "{:.1%}".format),
+        Column("written again", format_size),
+    ]
+    lines = [
+        [
+            TABLES[one.table],
+            "all" if one.entries is None else one.entries,
+            one.hit,
+            one.reads,
+            one.known,
+            one.bytes_written_again,
+        ]
+        for one in rows
+    ]
+    return Table.of(columns, lines)
+
+
+def _cost(row: LimitRow) -> str:
+    """What a table of that size costs, or that it costs nothing."""
+    if row.entries is None:
+        return f"A {TABLES[row.table]} with room for everything: {row.hit:.1%} hits."
+    begun = f"A {TABLES[row.table]} of {row.entries:,} entries"
+    if not row.has_effect:
+        return f"{begun} has no effect: as many hits, reads and known prefixes."
+    if row.table == "dedup.entries":
+        begun += (
+            f" loses {row.known_lost_points:.1f} points of sharing, writes "
+            f"{format_size(row.bytes_written_again)} again, and"
+        )
+    lost = round(row.hit_lost_points, 2)
+    hits = f"{'loses' if lost > 0 else 'gains'} {abs(lost):.2f} points of hits"
+    return f"{begun} {hits if lost else 'loses no hits'}."
 
 
 def _sentence(run: ChipRun) -> str:
@@ -35,6 +85,9 @@ def _sentence(run: ChipRun) -> str:
     if run.mode == "closed-loop":
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.diverged.items())
         said += f" Decisions that differ from the log's: {kinds or 'none'}."
+        if run.prefixes is not None and run.prefixes.named:
+            known = share(run.prefixes.known, run.prefixes.named)
+            said += f" Prefixes that were known: {known:.1%} of {run.prefixes.named:,} chunks."
     return said
 
 

@@ -114,10 +114,6 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     columns = [measured_column(run, measured, done[0].tokens)]
     columns[0].deadlines_missed = deadlines_missed(trace, run.stages)
     columns += [modelled_column(one, plan.calibrated) for one in done]
-    card = read_preset(CARD)
-    for column, preset, one in zip(columns[1:], presets, done, strict=True):
-        if preset.kind == "asic":
-            column.arm_cores = arm_cores(one, trace, card)
     loaded = plan.load.trace(trace, run)
     found = vary(
         trace, presets, done, measured, (plan.load, loaded), plan.samples, plan.deep, progress
@@ -174,6 +170,10 @@ def _effect(
     last = max(bounded, default=1.0)
     for column, preset, work, spread in zip(columns[1:], presets, works, spreads, strict=True):
         column.load = figures_at(gpus, last, preset, work, spread, error)
+    card = read_preset(CARD)
+    for column, preset, one in zip(columns[1:], presets, runs, strict=True):
+        if preset.kind == "asic":
+            column.arm_cores = arm_cores(one, loaded, card)
     return load.said(gpus, works[0], loaded), error
 
 

@@ -31,6 +31,7 @@ __all__ = [
 OF_THE_RUN = ("latency", "waterfall")
 """Pictures that show the recorded run's own times."""
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
+OF_RUN = "Hits and times of a fetch are the recorded run's own."
 PRICED = (
     "Prices and power are those of offstage plan, of its H100. Dollars and Wh pay for decoding; a "
     "plan's also pay for prefill."
@@ -69,7 +70,7 @@ def render(found: Comparison) -> str:
 def under_load(found: Comparison) -> str:
     """What the figures at a load are of, and how their dollars stand to those of a plan; empty
     without a load."""
-    return f"Modelled, for {found.load}. {PRICED}" if found.load else ""
+    return f"Modelled, for {found.load}. {OF_RUN} {PRICED}" if found.load else ""
 
 
 def figures_of(found: Comparison) -> list[Figure]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.asic_model.closed import Elsewhere
+from offstage.asic_model.elsewhere import Elsewhere
 from offstage.asic_model.load import work_of
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.replay import closed_loop

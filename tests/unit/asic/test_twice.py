@@ -8,7 +8,8 @@ from asic_logs import recorded, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.asic_model.closed import ClosedLoop, Elsewhere
+from offstage.asic_model.closed import ClosedLoop
+from offstage.asic_model.elsewhere import Elsewhere
 from offstage.asic_model.load import Work, serve
 from offstage.asic_model.parameters import names, read_preset
 from offstage.asic_model.replay import closed_loop

@@ -155,7 +155,7 @@ def _effect(
     trace, loaded = traces
     runs = done
     if loaded is not trace:
-        runs = [decision_replay(loaded, one) for one in presets]
+        runs = [decision_replay(loaded, one.for_heads(loaded.heads)) for one in presets]
     works = [load.of(work_of(one, loaded), loaded) for one in runs]
     spreads = [
         [(load.of(drawn, loaded), load.of(base, loaded)) for drawn, base in rows]

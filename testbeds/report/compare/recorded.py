@@ -156,7 +156,7 @@ def of_machine(run: Recorded) -> Recorded:
     """The run. BadInput for one of the laboratory, which measured no machine."""
     if run.record.laboratory:
         raise BadInput(
-            "the laboratory's: no machine was measured",
+            "a run of the laboratory: no machine was measured",
             str(run.path),
             "give a recorded run; this one is a load: `offstage compare RUN --load "
             f"from={run.path}`",

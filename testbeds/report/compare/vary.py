@@ -137,6 +137,7 @@ def _works(
     """Every draw's work with the preset's; on the load's own blocks where it has some."""
     short = begin(loaded, FETCHES_MAX)
     if loaded is not trace and runs:
+        preset = preset.for_heads(loaded.heads)
         base = decision_replay(short, preset)
         runs = [decision_replay(short, one) for one in draws(preset, len(runs), SEED)]
     own = work_of(base, short)
@@ -257,6 +258,7 @@ def _bends(found: Crossover) -> bool:
 
 
 def _loaded(load: Load, trace: Trace, preset: Preset) -> Iterator[LoadPoint]:
+    preset = preset.for_heads(trace.heads)
     for count in COPIES:
         part = begin(trace, LOAD_FETCHES_MAX // count)
         run = decision_replay(copies(part, count, SEED, load.tenants), preset)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from offstage.asic_model.chip import open_chip
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import Logged, Times, UnitRun, times_of
+from offstage.asic_model.samples import REST_NS
 from offstage.asic_model.services import Services
 from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
@@ -72,7 +73,8 @@ class Calls:
 
 
 class Device(Calls):
-    """Timed calls and the chip that serves what is asked."""
+    """Timed calls and the chip that serves what is asked. `starts`: reads that found none in
+    flight, and woke the drive; `rests`: commands and ends of reads after `REST_NS` without."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         super().__init__()
@@ -93,6 +95,7 @@ class Device(Calls):
         disk = preset.disk if (drive or preset.nvme.drive) == "disk" else None
         self._services = Services(disk, seed) if disk is not None and disk.service.spread else None
         self._reading = 0
+        self.starts = self.rests = self._active_ps = 0
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
@@ -102,17 +105,27 @@ class Device(Calls):
         """Submit a request; `done` gets its completion time. Returns the request's tag. While the
         chip is full, the request waits outside until another one completes."""
         self._tags += 1
-        if kind == "read" and self._services is not None:
-            request["score_count"] = self._services.draw_ns(request["cause"], self._reading, now_ps)
+        if kind == "read":
+            if self._services is not None:
+                drawn_ns = self._services.draw_ns(request["cause"], self._reading, now_ps)
+                request["score_count"] = drawn_ns
+            self.starts += self._reading == 0
             self._reading += 1
             done = partial(self._read, done)
+        elif kind == "command":
+            self._active(now_ps)
         self._outside.append((self._tags, kind, done, request))
         self._admit(now_ps)
         return self._tags
 
     def _read(self, done: Callable[[int], None], now_ps: int) -> None:
         self._reading -= 1
+        self._active(now_ps)
         done(now_ps)
+
+    def _active(self, now_ps: int) -> None:
+        self.rests += now_ps - self._active_ps >= REST_NS * PS
+        self._active_ps = now_ps
 
     def _admit(self, now_ps: int) -> None:
         while self._outside and len(self._owed) < IN_FLIGHT_MAX:

@@ -231,6 +231,8 @@ class Cores(Block, frozen=True, kw_only=True):
     score: Annotated[Number, _of("time", "added per score")]
     read: Annotated[Number, _of("time", "to build, submit and check a read")]
     publish: Annotated[Number, _of("time", "to publish and answer a staged block")]
+    start: Annotated[Number, _of("time", "added where a read wakes an idle drive, of its service")]
+    cold: Annotated[Number, _of("time", "added where a reactor has rested for 1 ms, of processors")]
     hash_rate: Annotated[Number, _of("rate", "of the checksum and hash on one core", 1)]
     codec_rate: Annotated[Number, _of("rate", "of a software codec, on one core", 1)]
     ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]

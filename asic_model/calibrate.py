@@ -3,9 +3,11 @@
 Model: each stage that `samples.py` has maps to one or two parameters, so nothing is searched, and
 none of the judged figures is looked at. Costs of the reactor are a regression of its processor time
 on its work: commands, demands and scores where it decides, reads where it submits and publishes;
-processor time says the same beside other work, where the clock does not. The service of reads is
-drawn from all reads of the run, by cause and by the reads beside them (`services.py`). What remains
-are waits between two processes, of which the model has one each: their medians.
+processor time says the same beside other work, where the clock does not. Scores come with every
+command of a workload alike, so runs of contexts of different lengths tell the two apart. The
+service of reads is drawn from all reads of the run, by cause and by the reads beside them
+(`services.py`). What remains are waits between two processes, of which the model has one each:
+their medians.
 
 What can fail: `BadInput`, one line, for a run with too few samples of a parameter.
 """
@@ -19,7 +21,7 @@ import numpy.typing as npt
 
 from offstage.asic_model.blocks import Number
 from offstage.asic_model.parameters import Preset, read_preset
-from offstage.asic_model.samples import Cost, Samples, cost_of
+from offstage.asic_model.samples import COSTS, WORK, Cost, Samples
 from offstage.asic_model.services import rows_of
 from offstage.bindings.errors import BadInput
 from offstage.bindings.stages import Stages
@@ -31,12 +33,8 @@ LEAST = 100
 PS = 1000  # in a ns
 QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
 MEDIAN_Z = 1.96
-COUNTED = (
-    ("commands", ("commands", "demands", "scores"), ("command", "demand", "score")),
-    ("issue", ("begun",), ("read",)),
-    ("reap", ("ended",), ("publish",)),
-)
-"""Phases of a turn, the work in them, and the costs of [cores] that it gives."""
+MAY_LACK = ("starts", "rests")
+"""Work that a drive or a busy reactor may not have: it costs nothing there."""
 
 
 def fit(
@@ -51,12 +49,12 @@ def fit(
     """The preset with the costs of one run. `stages`: those of its host (answer, copy, check).
     `least`: a parameter with fewer samples is refused; 0: it keeps the preset's value."""
     found: dict[str, Cost] = {}
-    for phase, work, names in COUNTED:
-        rows = (samples.turns[work[0]] > 0) & (samples.phase(phase) > 0)
-        if _enough(int(rows.sum()), least, f"undisturbed turns with {phase}", where):
-            did = np.stack([samples.turns[one][rows] for one in work], 1).astype(np.float64)
-            costs = cost_of(did, samples.phase(phase)[rows])
-            found |= {f"cores.{name}": _ps(cost) for name, cost in zip(names, costs, strict=True)}
+    for work, name in zip(WORK, COSTS, strict=True):
+        turns = len(samples.turns)
+        if work not in MAY_LACK:
+            turns = int((samples.turns[work] > 0).sum())
+        if _enough(turns, least, f"undisturbed turns with {work}", where):
+            found[f"cores.{name}"] = _ps(samples.costs[work])
     answer = stages["answer"] if "answer" in stages else None
     if _enough(len(samples.ring), least, "commands with the time when they were sent", where):
         median = _ps(_median(samples.ring))

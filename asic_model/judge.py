@@ -1,14 +1,16 @@
 """Judges the model of the measured machine: its predictions of runs that it was not fitted to.
 
-Model: both sides are reduced to the same `Observed`, and each figure has a limit. A prediction is
-held to the mean of the repeats of a measured run, and their spread is shown. A figure that the
-machine does not repeat within its limit is not measurable here: neither met nor missed.
+Model: both sides are reduced to the same `Observed`, and each figure has a limit. Every repeat of a
+run is predicted from its own log, so that what the host took is the same on both sides; judged is
+the mean error, and how well the repeats know it is shown. A figure whose error they do not know
+within its limit is not measurable here: neither met nor missed.
 
 Time on the device is from the decision on a command until its last block is staged, 0 where all
 were; processor time is the reactor's for commands and reads, without polling. Nothing here can
 fail.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,7 +20,7 @@ import numpy as np
 from offstage.asic_model.account import logged_of
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun, Times, times_of
-from offstage.asic_model.samples import Samples
+from offstage.asic_model.samples import COSTS, WORK, Samples
 from offstage.asic_model.trace import Trace
 from offstage.bindings.ledger import share
 from offstage.bindings.stages import Stages
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 PS = 1000  # in a ns
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Student's t for 95 % on both sides, of 2, 3, ... repeats."""
 Status = Literal["calibrated", "uncalibrated", "not measurable here"]
 
 
@@ -86,6 +90,8 @@ def predicted_of(run: ChipRun, preset: Preset, trace: Trace) -> Observed:
         + sum(one.demands for one in trace.fetches) * cores.demand.base
         + scores * cores.score.base
         + run.reads * (cores.read.base + cores.publish.base)
+        + run.starts * cores.start.base
+        + run.rests * cores.cold.base
     )
     return Observed(
         hit=share(run.hits, run.demands),
@@ -126,8 +132,8 @@ FIGURES = (
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of one predicted run. `spread`: between repeats of the measured run, in the unit
-    of the error; None where it was not repeated."""
+    """One figure of one predicted run: means over its `repeats`, and the error between these.
+    `spread`: half of the error's 95 % interval by Student's t, in its unit; None for one run."""
 
     run: str
     figure: str
@@ -136,6 +142,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     tolerance: float
     spread: float | None
+    repeats: int
     points: bool
 
     @property
@@ -146,25 +153,30 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return "met" if abs(self.error) <= self.tolerance else "missed"
 
 
-def judge(name: str, predicted: Observed, repeats: Sequence[Observed]) -> list[Judged]:
-    """Every figure of one run. `repeats`: the measured run and its repeats, in any number. The
-    measured value is their mean, the spread the distance between the two furthest apart."""
+def judge(name: str, predicted: Sequence[Observed], measured: Sequence[Observed]) -> list[Judged]:
+    """Every figure of one run. `measured`: the run and its repeats, in any number; `predicted`: of
+    each its prediction."""
     found = []
     for figure in FIGURES:
-        values = [one.value(figure.key) for one in repeats]
-        measured = sum(values) / len(values)
-        apart = max(values) - min(values)
-        spread = figure.error(measured + apart, measured) if len(values) > 1 else None
-        value = predicted.value(figure.key)
+        values, were = (
+            np.array([one.value(figure.key) for one in side]) for side in (predicted, measured)
+        )
+        mean, count = float(were.mean()), len(were)
+        spread = None
+        if count > 1:
+            student = T95[min(count, len(T95) + 1) - 2]
+            apart = student * float(np.std(values - were, ddof=1)) / math.sqrt(count)
+            spread = figure.error(mean + apart, mean)
         found.append(
             Judged(
                 run=name,
                 figure=figure.text,
-                measured=measured,
-                predicted=value,
-                error=figure.error(value, measured),
+                measured=mean,
+                predicted=float(values.mean()),
+                error=figure.error(float(values.mean()), mean),
                 tolerance=figure.tolerance,
                 spread=spread,
+                repeats=count,
                 points=figure.points,
             )
         )
@@ -182,6 +194,7 @@ def structure(name: str, modelled: Times, measured: Times) -> list[Judged]:
             error=value / was - 1.0 if was else value,
             tolerance=0.0,
             spread=None,
+            repeats=1,
             points=False,
         )
         for key in ("mean", "p99", "max")
@@ -216,7 +229,7 @@ def stage_errors(
     name: str, predicted: ChipRun, preset: Preset, samples: Samples, stages: Stages
 ) -> list[StageError]:
     """Where the model's time differs: the drive alone, the rest of a read, the way of a command,
-    and each phase of the reactor per piece of its work."""
+    and the reactor's work for a command and for a read."""
     drive = next(one for one in predicted.units if one.name == "drive").time_ns_mean
     way = float(np.median(samples.ring)) if len(samples.ring) else 0.0
     way += stages["answer"].ns_p50 if "answer" in stages else 0
@@ -229,9 +242,17 @@ def stage_errors(
             predicted.read_ns.mean - drive,
         ),
         "host to reactor and back, median": (way, preset.front_end.latency.base / PS),
-        "submit, processor time": (_each(samples, "issue", "begun"), cores.read.base / PS),
-        "publish, processor time": (_each(samples, "reap", "ended"), cores.publish.base / PS),
     }
+    costs = {work: getattr(cores, name).base / PS for work, name in zip(WORK, COSTS, strict=True)}
+    measured = {name: cost.value for name, cost in samples.costs.items()}
+    for what, kinds, each in (
+        ("command", (*WORK[:3], "rests"), "commands"),
+        ("read", WORK[3:6], "begun"),
+    ):
+        pairs[f"processor time for a {what}"] = (
+            _each(samples, measured, kinds, each),
+            _each(samples, costs, kinds, each),
+        )
     return [
         StageError(run=name, stage=stage, measured_ns=measured, modelled_ns=modelled)
         for stage, (measured, modelled) in pairs.items()
@@ -242,6 +263,7 @@ def _mean(values: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _each(samples: Samples, phase: str, work: str) -> float:
-    rows = samples.turns[work] > 0
-    return share(float(samples.phase(phase)[rows].sum()), int(samples.turns[work].sum()))
+def _each(samples: Samples, costs: dict[str, float], kinds: Sequence[str], each: str) -> float:
+    """ns of processor time for each command or read of the run, at these costs of work."""
+    work = samples.work
+    return share(sum(costs.get(name, 0.0) * work[name] for name in kinds), work[each])

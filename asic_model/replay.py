@@ -125,6 +125,8 @@ def _result(ran: "_Replay | ClosedLoop", ended: Demands, *, drive: str, **found:
         storage=drive or preset.nvme.drive,
         sessions=len({one.session for one in trace.fetches}),
         demands=ended.total,
+        starts=device.starts,
+        rests=device.rests,
         hits=ended.hits,
         late=ended.late,
         misses=ended.misses + ended.unanswered,

@@ -196,6 +196,10 @@ class ChipRun(msgspec.Struct, kw_only=True):
     bandwidth_bytes_per_s: float
     """Bytes read from the medium over the seconds of the run."""
     reads: int
+    starts: int
+    """Reads that found none in flight: they wake the drive."""
+    rests: int
+    """Commands and ends of reads after 1 ms without either."""
     reads_by_cause: dict[str, int]
     units: list[UnitRun]
     by_session: list[SessionRun] = []

@@ -3,13 +3,16 @@
 Model: a read's service is from the moment the storage had it until the reactor took its end. That
 includes the wait until the reactor looks, at most from POLLED on (`struct ofs_moment`); the wait
 behind other ends of the same look, and the core's own work, come after it and are not part of it.
-Processor time is of turns that nothing interrupted, by phase, against the work that they did; those
-that wrote a prefill are left out.
+Processor time is of turns that nothing interrupted, against the work that they did; those that
+wrote a prefill are left out. A read that finds the drive idle wakes it, and on a virtual one the
+processor leaves the machine for that: ten times what a read costs that joins others.
 
 What can fail: `BadInput` for a recording without moments, or with a hole in them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +22,37 @@ from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
 from offstage.bindings.moments import MOMENT, PHASES, Moments, station
 
-__all__ = ["Cost", "Samples", "cost_of", "read_samples", "samples_of_log"]
+__all__ = [
+    "COSTS",
+    "REST_NS",
+    "WORK",
+    "Cost",
+    "Samples",
+    "cost_of",
+    "pooled",
+    "read_samples",
+    "samples_of_log",
+]
 
 DRAWS = 200  # of the bootstrap
 NAME = "moments.bin"
 FIX = "record it again, with daemon.stage_timers on"
+WORK = ("commands", "demands", "scores", "begun", "ended", "starts", "rests")
+"""What a turn did, as columns of MOMENT; `begun` and `ended` count reads. `rests`: it came after
+`REST_NS` without work, by when other work has the caches."""
+COSTS = ("command", "demand", "score", "read", "publish", "start", "cold")
+"""What each of these costs, as parameters of a preset's [cores]."""
+REST_NS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A fitted cost with its 95 % interval, and the number of samples behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
 
 
 @dataclass(frozen=True)
@@ -44,23 +73,23 @@ class Samples:
     ring: npt.NDArray[np.int64]
     turns: npt.NDArray[np.void]
     work: dict[str, int]
-    """Of all commands and reads: `commands`, `demands`, `scores`, `reads`."""
+    """Of all commands and reads, by the names of `WORK`."""
 
-    def phase(self, name: str) -> npt.NDArray[np.float64]:
-        """Processor time of a phase in each of `turns`."""
-        return np.asarray(self.turns["at_ns"][:, PHASES.index(name)], np.float64)
+    @cached_property
+    def costs(self) -> dict[str, Cost]:
+        """Processor time in ns of one of each kind of work, by the names of `WORK`; empty without
+        turns."""
+        if not len(self.turns):
+            return {}
+        did = np.stack([_did(self.turns, name) for name in WORK], 1).astype(np.float64)
+        took = self.turns["at_ns"][:, : len(PHASES)].sum(1).astype(np.float64)
+        return dict(zip(WORK, cost_of(did, took), strict=True))
 
     @property
     def cpu_ns(self) -> float:
-        """Processor time of the reactor's work on commands and reads: of each phase that of
-        `turns`, times all work over theirs."""
-        pairs = (("commands", "commands", "commands"), ("issue", "begun", "reads"))
-        total = 0.0
-        for phase, did, all_work in (*pairs, ("reap", "ended", "reads")):
-            rows = self.turns[did] > 0
-            done = int(self.turns[did].sum())
-            total += self.phase(phase)[rows].sum() * self.work[all_work] / max(done, 1)
-        return total
+        """Processor time of the reactor's work on commands and reads, whole: its costs, times all
+        work."""
+        return sum(cost.value * self.work[name] for name, cost in self.costs.items())
 
 
 def read_samples(folder: Path) -> Samples:
@@ -96,8 +125,19 @@ def samples_of_log(trace: Trace) -> Samples:
         device=np.zeros(0),
         ring=none,
         turns=np.zeros(0, MOMENT),
-        work={"commands": 0, "demands": 0, "scores": 0, "reads": len(at)},
+        work=dict.fromkeys(WORK, 0) | {"begun": len(at), "ended": len(at)},
     )
+
+
+def pooled(runs: Sequence[Samples]) -> Samples:
+    """The samples of several recordings as those of one."""
+    columns = {
+        one.name: np.concatenate([getattr(run, one.name) for run in runs])
+        for one in fields(Samples)
+        if one.name != "work"
+    }
+    work = {name: sum(run.work[name] for run in runs) for name in WORK}
+    return Samples(**columns, work=work)
 
 
 def _samples(found: Moments) -> Samples:
@@ -107,6 +147,8 @@ def _samples(found: Moments) -> Samples:
     submitted, reaped = (station(reads, "read", name) for name in ("submitted", "reaped"))
     asked = commands["demands"] > 0
     said = asked & (sent > 0) & (sent <= taken)
+    calm = found.undisturbed & (turns["puts"] == 0) & _worked(turns)
+    told = turns[(turns["puts"] == 0) & _worked(turns)]
     return Samples(
         cause=reads["cause"].astype(np.int64),
         beside=reads["begun"].astype(np.int64),
@@ -115,24 +157,28 @@ def _samples(found: Moments) -> Samples:
         after=station(reads, "read", "answered") - reaped,
         device=((answered - decided) * (commands["begun"] > 0))[asked].astype(np.float64),
         ring=(taken - sent)[said],
-        turns=turns[found.undisturbed & (turns["puts"] == 0)],
+        turns=turns[calm],
         work={
             "commands": len(commands),
             "demands": int(commands["demands"].sum()),
             "scores": int(commands["scores"].sum()),
-            "reads": len(reads),
+            "begun": len(reads),
+            "ended": len(reads),
+            "starts": int(_did(told, "starts").sum()),
+            "rests": int(_did(told, "rests").sum()),
         },
     )
 
 
-@dataclass(frozen=True)
-class Cost:
-    """A fitted cost with its 95 % interval, and the number of samples behind it."""
+def _did(turns: npt.NDArray[np.void], name: str) -> npt.NDArray[np.int64]:
+    if name == "rests":
+        return np.asarray(turns["rested_us"] >= REST_NS // 1000, np.int64)
+    return np.asarray(turns[name], np.int64)
 
-    value: float
-    low: float
-    high: float
-    count: int
+
+def _worked(turns: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    worked = [turns[name] > 0 for name in WORK if name != "rests"]
+    return np.asarray(np.any(worked, axis=0), np.bool_)
 
 
 def cost_of(work: npt.NDArray[np.float64], took: npt.NDArray[np.float64]) -> list[Cost]:
@@ -155,15 +201,19 @@ def cost_of(work: npt.NDArray[np.float64], took: npt.NDArray[np.float64]) -> lis
 def _least_squares(
     work: npt.NDArray[np.float64], took: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Non-negative: the best of all subsets of the few kinds of work."""
+    """Non-negative: the best of all subsets of the few kinds of work, each by its normal
+    equations."""
     kinds = work.shape[1]
-    best, error = np.zeros(kinds), np.inf
+    scale = np.maximum(np.sqrt((work**2).sum(0)), 1.0)
+    among, with_took = (work / scale).T @ (work / scale), (work / scale).T @ took
+    best, error = np.zeros(kinds), 0.0
     for chosen in range(1, 1 << kinds):
         columns = [kind for kind in range(kinds) if chosen >> kind & 1]
-        found = np.linalg.lstsq(work[:, columns], took, rcond=None)[0]
-        left = float(((work[:, columns] @ found - took) ** 2).sum())
+        part = among[np.ix_(columns, columns)]
+        found = np.linalg.lstsq(part, with_took[columns], rcond=None)[0]
+        left = float(found @ part @ found - 2 * found @ with_took[columns])
         if (found >= 0).all() and left < error:
             best, error = np.zeros(kinds), left
-            best[columns] = found
+            best[columns] = found / scale[columns]
     whole = float((work @ best).sum())
     return best * (took.sum() / whole) if whole else best

@@ -1,10 +1,13 @@
 """`offstage asic validate`: whether the model, fitted to one run, predicts the others."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 from offstage.testbeds.table import Table
 
@@ -13,20 +16,36 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
+PHASES = 3
+"""Of a run: prefill, decode, and the curve of its demands."""
+
 
 def validate(
     calibrate: Annotated[
-        Path, typer.Option("--calibrate", metavar="RUN", help="the run to fit to")
-    ],
+        list[Path] | None,
+        typer.Option(
+            "--calibrate", metavar="RUN", help="a run to fit to; may be repeated: one fit to all"
+        ),
+    ] = None,
     predict: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--predict",
             metavar="RUN",
             help="a run of another workload; may be repeated: "
             "runs of one workload count as repeats of each other",
         ),
-    ],
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record", metavar="DIR", help="instead: record these runs here first, in ten minutes"
+        ),
+    ] = None,
+    isolate: Annotated[
+        bool,
+        typer.Option("--isolate", help="with --record: a core for the reactor alone; needs root"),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="TOML file for the fitted preset")
     ] = None,
@@ -36,9 +55,10 @@ def validate(
     ] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Fit dpu_x86_measured to one recorded run, and predict runs of other workloads with it.
+    """Fit dpu_x86_measured to recorded runs, and predict runs of other workloads with it.
 
-    Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any figure is
+    With --record it records both first: two workloads to fit to and two to predict, each four
+    times. Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any figure is
     `uncalibrated`; one that misses none, but could not be judged on all, is `not measurable here`.
     """
     from rich.console import Group
@@ -46,9 +66,10 @@ def validate(
     from offstage.asic_model.calibrate import write_preset
     from offstage.testbeds.report.compare.validate import validate as judge_all
 
-    found, preset = judge_all(calibrate, predict, busy=busy)
+    fits, others = _runs(calibrate or [], predict or [], record, isolate)
+    found, preset = judge_all(fits, others, busy=busy)
     lines = [f"{name}: {what}" for name, what in found.workloads.items()]
-    lines += ["", _verdict(found)]
+    lines += [found.structure(), "", _verdict(found)]
     figures = Table.named(FIGURES, found.rows(), left=2)
     stages = Table.named(STAGES, found.stage_rows(), left=2)
     if out is not None:
@@ -57,6 +78,35 @@ def validate(
     emit(found, form, Group(figures, "", stages, *lines))
     if found.status != "calibrated":
         raise typer.Exit(1)
+
+
+def _runs(
+    calibrate: list[Path], predict: list[Path], record: Path | None, isolate: bool
+) -> tuple[list[Path], list[Path]]:
+    """The runs to fit to and to predict: those given, or recorded now."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.report.compare import recordings
+
+    if record is None:
+        if not calibrate or not predict or isolate:
+            raise BadInput(
+                "--isolate is for runs that are recorded now"
+                if isolate
+                else "no runs to fit to, or none to predict",
+                "asic validate",
+                "give --calibrate RUN and --predict RUN, or --record DIR to record them",
+            )
+        return calibrate, predict
+    if calibrate or predict:
+        raise BadInput(
+            "--record makes the runs that --calibrate and --predict name",
+            "asic validate",
+            "give one or the other",
+        )
+    count = recordings.REPEATS * len((*recordings.FITTED, *recordings.PREDICTED))
+    command = shlex.join(["offstage", *sys.argv[1:]])
+    with shown(PHASES * count) as progress:
+        return recordings.record(record, progress, isolate=isolate, command=command)
 
 
 def _verdict(found: "Validation") -> str:
@@ -80,7 +130,7 @@ FIGURES = (
     "predicted",
     "error",
     "tolerance",
-    "spread of repeats",
+    "repeats",
     "verdict",
 )
 STAGES = ("run", "stage", "measured", "in the model")

@@ -400,6 +400,42 @@ try_bench(void)
 	ofs_dma_free(&memory);
 }
 
+/* A start is a system call that finds nothing in the kernel: one for a lone read, with the poll that
+ * passes it on, and one for four that are submitted together. */
+static void
+try_starts(const char *path)
+{
+	struct ofs_storage_config config = config_of("io_uring", "", path, 0);
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+	uint8_t *buffer;
+
+	ofs_clock_init_os(&clock);
+	if (ofs_storage_open(&storage, &config, &clock, NULL, 0) != 0)
+		return; /* try_side said so */
+	buffer = calloc(4, BLOCK);
+	for (uint32_t count = 1; count <= 4; count += 3) {
+		struct ofs_io_done done[4];
+		uint64_t before = storage->starts;
+
+		for (uint32_t i = 0; i < count; i++) {
+			struct ofs_io io = {.user = i,
+				.offset = (uint64_t)i * BLOCK,
+				.buffer = buffer + (size_t)i * BLOCK,
+				.size_bytes = BLOCK,
+				.op = OFS_STORAGE_READ};
+
+			assert(ofs_storage_submit(storage, &io) == 0);
+		}
+		assert(storage->starts == before + (count > 1));
+		while (storage->stats.in_flight > 0)
+			assert(ofs_storage_poll(storage, done, 4) >= 0);
+		assert(storage->starts == before + 1);
+	}
+	free(buffer);
+	ofs_storage_close(storage);
+}
+
 int
 main(void)
 {
@@ -421,6 +457,7 @@ main(void)
 	try_durable("posix", path);
 	try_durable("io_uring", path);
 	try_remapped(path);
+	try_starts(path);
 	try_bench();
 	unlink(path);
 	return 0;

@@ -1,10 +1,10 @@
 """Self-prediction: the model of the measured machine, fitted to one run, against other runs.
 
-Judged are held-out workloads alone: another context, number of sessions, arm or buffer than that
-of the fit. Runs of one workload, arm and drive are repeats of each other: each group is predicted
-once, in closed loop, and judged against the mean of its runs, next to their spread. On emulated
-drives the drive's time is no evidence, since the same model made it. A recording whose reactor
-waited for a processor is no measurement, and is refused.
+Judged are held-out workloads alone: another context, number of sessions, arm or buffer than those
+of the fit. Runs of one workload, arm and drive are repeats of each other: each is predicted from
+its own log, in closed loop, and the mean error is judged, next to what the repeats leave open. On
+emulated drives the drive's time is no evidence, since the same model made it. A recording whose
+reactor waited for a processor is no measurement, and is refused.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,10 @@ from offstage.asic_model.judge import (
 )
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, own_times
-from offstage.asic_model.samples import read_samples
+from offstage.asic_model.samples import pooled, read_samples
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
+from offstage.bindings.stages import Stages, StageTimes
 from offstage.testbeds.report.compare.build import OWN, on_drive
 from offstage.testbeds.report.compare.recorded import (
     RECORDS,
@@ -42,6 +43,7 @@ from offstage.testbeds.report.page.numbers import clock_ns, percent
 
 __all__ = ["WAITED_MAX", "Validation", "by_workload", "read_measured", "validate"]
 
+STRUCTURE = "structure"
 WAITED_MAX = 50.0
 """How long the reactor may wait for a processor in a measurement, each time on average, in us: a
 read on a disk takes some hundreds."""
@@ -68,8 +70,16 @@ class Validation(msgspec.Struct, kw_only=True):
     """Workload, arm and drive, by the name of a group of runs in the tables."""
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table of figures as text."""
-        return [_figure_row(one) for one in self.judged]
+        """The table of figures as text; of the structure only what is wrong."""
+        return [_figure_row(one) for one in self.judged if not _exact(one)]
+
+    def structure(self) -> str:
+        """What the rung of the structure says, in a line."""
+        runs = {one.run for one in self.judged if one.figure.startswith(STRUCTURE)}
+        wrong = {one.run for one in self.judged if one.figure.startswith(STRUCTURE)} - {
+            one.run for one in self.judged if _exact(one)
+        }
+        return f"structure: exact in {len(runs) - len(wrong)} of {len(runs)} runs that were fitted"
 
     def stage_rows(self) -> list[tuple[str, ...]]:
         """The table of stages as text."""
@@ -80,51 +90,81 @@ class Validation(msgspec.Struct, kw_only=True):
 
 
 def validate(
-    calibrate: Path, predict: Sequence[Path], *, busy: bool = False
+    calibrate: Sequence[Path], predict: Sequence[Path], *, busy: bool = False
 ) -> tuple[Validation, Preset]:
-    """Fit, predict, judge. The preset says `calibrated` if every figure was met somewhere and none
-    was missed. `busy`: takes recordings of a machine that was too busy, which calibrate nothing."""
-    first = read_measured(calibrate, busy=busy)
-    if first.device:
-        raise BadInput(
-            f"this is a run of the modelled {first.device}",
-            str(first.path),
-            "calibrate on a run of the daemon without a modelled device",
-        )
-    trace = read_trace(first.path)
-    preset = fit(
-        on_drive(read_preset(OWN), first),
-        read_samples(first.path),
-        first.stages,
-        str(first.path),
-        block_bytes=trace.block_bytes,
-    )
-    rungs = structure(_name(first), *own_times(trace))
+    """Fit to the samples of all runs of `calibrate`, predict, judge. The preset says `calibrated`
+    if every figure was met somewhere and none was missed. `busy`: takes recordings of a machine
+    that was too busy, which calibrate nothing."""
+    fits = [read_measured(path, busy=busy) for path in calibrate]
+    for one in fits:
+        if one.device:
+            raise BadInput(
+                f"this is a run of the modelled {one.device}",
+                str(one.path),
+                "calibrate on a run of the daemon without a modelled device",
+            )
+    where = _and_more(str(fits[0].path), len(fits))
+    preset = _fit(fits, where)
+    rungs = [
+        rung for one in fits for rung in structure(_name(one), *own_times(read_trace(one.path)))
+    ]
     judged: list[Judged] = []
     stages: list[StageError] = []
     workloads: dict[str, str] = {}
-    groups = by_workload([read_measured(path, busy=busy) for path in predict], first)
+    groups = by_workload([read_measured(path, busy=busy) for path in predict], fits)
     for what, group in groups.items():
-        name = ", ".join(_name(run) for run in group)
+        name = _and_more(_name(group[0]), len(group))
         workloads[name] = what
         traces = [read_trace(run.path) for run in group]
         samples = [read_samples(run.path) for run in group]
         own = on_drive(preset, group[0])
-        run = closed_loop(traces[0], own)
-        repeats = [measured_of(*pair) for pair in zip(traces, samples, strict=True)]
-        judged += judge(name, predicted_of(run, own, traces[0]), repeats)
-        stages += stage_errors(name, run, own, samples[0], group[0].stages)
+        runs = [closed_loop(trace, own, seed=seed) for seed, trace in enumerate(traces)]
+        judged += judge(
+            name,
+            [predicted_of(run, own, trace) for run, trace in zip(runs, traces, strict=True)],
+            [measured_of(*pair) for pair in zip(traces, samples, strict=True)],
+        )
+        stages += stage_errors(name, runs[0], own, samples[0], group[0].stages)
     status = status_of(rungs + judged)
     noisy = [
         run
-        for run in (first, *(one for group in groups.values() for one in group))
+        for run in (*fits, *(one for group in groups.values() for one in group))
         if _waited(run) > WAITED_MAX
     ]
     if noisy and status == "calibrated":
         status = "not measurable here"
-    return _found(str(first.path), preset, rungs + judged, stages, status, workloads), (
+    return _found(where, preset, rungs + judged, stages, status, workloads), (
         msgspec.structs.replace(preset, calibrated=status == "calibrated")
     )
+
+
+def _fit(runs: Sequence[Recorded], where: str) -> Preset:
+    sizes = {read_trace(run.path).block_bytes for run in runs}
+    drives = {on_drive(read_preset(OWN), run).nvme.drive for run in runs}
+    if len(sizes) > 1 or len(drives) > 1:
+        raise BadInput(
+            "the runs of one fit differ in block size or drive", where, "fit to runs of one kind"
+        )
+    return fit(
+        on_drive(read_preset(OWN), runs[0]),
+        pooled([read_samples(run.path) for run in runs]),
+        _stages(runs),
+        where,
+        block_bytes=sizes.pop(),
+    )
+
+
+def _stages(runs: Sequence[Recorded]) -> Stages:
+    """The hosts' own, with the mean of their medians."""
+    found: dict[str, StageTimes] = {}
+    for name in ("answer", "copy", "check"):
+        timed = [run.stages[name] for run in runs if name in run.stages]
+        if timed:
+            found[name] = StageTimes(
+                count=sum(one.count for one in timed),
+                ns_p50=round(sum(one.ns_p50 for one in timed) / len(timed)),
+            )
+    return found
 
 
 def _found(
@@ -142,7 +182,7 @@ def _found(
         verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
     suspects = [one for one in stages if one.run in missed]
     worst = max(suspects, key=lambda one: one.factor, default=None)
-    broken = any(figure.startswith("structure") for figure in missed.values())
+    broken = any(figure.startswith(STRUCTURE) for figure in missed.values())
     return Validation(
         calibrated_on=where,
         fitted=_fitted(preset),
@@ -175,11 +215,12 @@ def _waited(run: Recorded) -> float:
     return run.record.machine.reactor_delay_us or 0.0
 
 
-def by_workload(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorded]]:
-    """Runs by workload, none of them that of the fit."""
+def by_workload(runs: Sequence[Recorded], fits: Sequence[Recorded]) -> dict[str, list[Recorded]]:
+    """Runs by workload, none of them that of a fit."""
     found: dict[str, list[Recorded]] = {}
+    used = {_what(one) for one in fits} | {str(one.path) for one in fits}
     for run in runs:
-        if run.path == first.path or _what(run) == _what(first):
+        if {str(run.path), _what(run)} & used:
             raise BadInput(
                 "the fit uses this workload",
                 str(run.path),
@@ -217,6 +258,14 @@ def _fitted(preset: Preset) -> dict[str, str]:
     }
 
 
+def _and_more(first: str, count: int) -> str:
+    return first + (f" and {count - 1} more" if count > 1 else "")
+
+
+def _exact(one: Judged) -> bool:
+    return one.figure.startswith(STRUCTURE) and one.verdict == "met"
+
+
 def _figure_row(one: Judged) -> tuple[str, ...]:
     error = _points if one.points else _relative
     form = percent if one.points else FORMS.get(one.figure, clock_ns)
@@ -227,7 +276,7 @@ def _figure_row(one: Judged) -> tuple[str, ...]:
         form(one.predicted),
         error(one.error, True),
         error(one.tolerance),
-        "–" if one.spread is None else error(one.spread),
+        "–" if one.spread is None else f"{one.repeats} ± {error(one.spread)}",
         one.verdict,
     )
 

@@ -1,5 +1,6 @@
 """Does the calibration fit costs by work and reads by cause, and judge only what it may?"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from offstage.asic_model.judge import (
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, own_times
 from offstage.asic_model.result import times_of
-from offstage.asic_model.samples import Samples, cost_of, read_samples, samples_of_log
+from offstage.asic_model.samples import Samples, cost_of, pooled, read_samples, samples_of_log
 from offstage.asic_model.services import Services, rows_of
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.asic_model.units.nvme import medium
@@ -65,8 +66,27 @@ def test_costs_are_found_again_from_processor_time_and_work(run: tuple[Trace, Sa
     assert found["cores.score"] == pytest.approx(8_000, rel=0.01)
     assert found["cores.read"] == pytest.approx(4_000_000, rel=0.01)
     assert found["cores.publish"] == pytest.approx(6_000_000, rel=0.01)
+    assert found["cores.start"] == pytest.approx(60_000_000, rel=0.01)
+    assert found["cores.cold"] == pytest.approx(9_000_000, rel=0.01)
     assert found["front_end.latency"] == pytest.approx(70_000_000), "median wait 20 us, and answer"
     assert found["front_end.lane_rate"] == pytest.approx(run[0].block_bytes / 8.192e-6)
+
+
+def test_runs_tell_apart_what_one_cannot(run: tuple[Trace, Samples]) -> None:
+    """Of a run whose commands all have 500 scores nothing says what the scores cost; pooled with a
+    run of 900 each, it is found."""
+    found = []
+    for scores in (500, 900):
+        turns = run[1].turns.copy()
+        turns["at_ns"][:, 1] = 5_000 + 700 * turns["demands"] + 8 * scores
+        turns["rested_us"] = 0
+        turns["scores"] = scores
+        found.append(replace(run[1], turns=turns))
+    both = pooled(found)
+    assert both.costs["commands"].value == pytest.approx(5_000, rel=0.01)
+    assert both.costs["scores"].value == pytest.approx(8, rel=0.01)
+    assert found[0].costs["scores"].value != pytest.approx(8, rel=0.2)
+    assert both.work == {name: 2 * done for name, done in run[1].work.items()}
 
 
 def test_a_cost_is_never_below_zero_and_has_its_interval() -> None:
@@ -220,6 +240,7 @@ def test_a_verdict(error: float, spread: float | None, verdict: str) -> None:
         error=error,
         tolerance=0.10,
         spread=spread,
+        repeats=4,
         points=False,
     )
     assert one.verdict == verdict
@@ -249,6 +270,7 @@ def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
             error=errors[verdict][0],
             tolerance=0.1,
             spread=errors[verdict][1],
+            repeats=4,
             points=False,
         )
         for figure, verdict in zip(FIGURES, (*verdicts, *["met"] * len(FIGURES)), strict=False)
@@ -278,14 +300,20 @@ def observed(hit: float, mean_ns: float, cpu_ns: float = 100.0) -> Observed:
     )
 
 
-def test_a_prediction_is_judged_against_the_mean_of_the_repeats() -> None:
-    repeats = [observed(0.70, 900), observed(0.74, 1100)]
-    found = {one.figure: one for one in judge("a", observed(0.72, 1150, 106), repeats)}
+def test_each_repeat_is_held_to_its_own_prediction() -> None:
+    """What moves both sides alike leaves nothing open; the rest is Student's interval of the mean
+    error: of two repeats whose errors are 0.02 and -0.02, 12.71 times 0.02."""
+    measured = [observed(0.70, 900), observed(0.74, 1100)]
+    predicted = [observed(0.72, 1050, 106), observed(0.72, 1250, 106)]
+    found = {one.figure: one for one in judge("a", predicted, measured)}
     assert list(found) == [figure.text for figure in FIGURES]
     assert found["hit"].error == pytest.approx(0.0)
-    assert found["hit"].spread == pytest.approx(0.04)
+    assert found["hit"].spread == pytest.approx(12.71 * 0.02, rel=1e-3)
+    assert found["hit"].verdict == "not measurable here"
     assert found["on the device, mean"].error == pytest.approx(0.15)
-    assert found["on the device, mean"].spread == pytest.approx(0.2)
+    assert found["on the device, mean"].spread == pytest.approx(0.0)
+    assert found["on the device, mean"].verdict == "missed"
+    assert judge("a", predicted[:1], measured[:1])[0].spread is None
     assert found["bytes read"].verdict == "met" and found["bytes read"].spread == 0
     assert found["reactor's processor time"].verdict == "missed"
     assert Figure("hit", "hit", 0.01, True).error(0.5, 0.4) == pytest.approx(0.1)

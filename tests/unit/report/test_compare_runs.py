@@ -101,9 +101,9 @@ def test_only_held_out_workloads_are_judged(tmp_path: Path) -> None:
     """A repeat of the run of the fit, or that run, says nothing of other workloads."""
     first = read_run(recorded(tmp_path / "first"))
     other = read_run(recorded(tmp_path / "other"))
-    assert list(validate.by_workload([other], first).values()) == [[other]]
+    assert list(validate.by_workload([other], [first]).values()) == [[other]]
     with pytest.raises(BadInput, match="the fit uses this workload"):
-        validate.by_workload([other, first], first)
+        validate.by_workload([other, first], [first])
 
 
 def test_a_host_says_how_long_its_fetches_took(tmp_path: Path) -> None:

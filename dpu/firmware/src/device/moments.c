@@ -42,8 +42,10 @@ ofs_device_turn_begins(struct ofs_device *device, uint64_t now_ns)
 	moments->polled_ns = moments->began_ns;
 	moments->began_ns = now_ns;
 	moments->phase_ns = now_ns;
+	moments->starts = device->storage->starts;
 	memset(&moments->turn, 0, sizeof(moments->turn));
 	moments->turn.kind = OFS_MOMENT_TURN;
+	moments->turn.rested_us = (uint32_t)((now_ns - device->reactor.idle_since_ns) / 1000);
 }
 
 void
@@ -62,11 +64,18 @@ ofs_device_phase_ends(struct ofs_device *device, enum ofs_phase phase, bool busy
 void
 ofs_device_turn_ends(struct ofs_device *device, bool busy)
 {
-	ofs_device_phase_ends(device, OFS_PHASE_REST, busy);
-	if (!ofs_moments_on(&device->moments) || !busy)
+	struct ofs_moments *moments = &device->moments;
+
+	if (!ofs_moments_on(moments))
 		return;
-	note(device, &device->moments.turn);
-	if (++device->moments.window_turns >= OFS_WINDOW_TURNS) {
+	if (device->storage->starts > moments->starts) /* else none, or a move took its place */
+		moments->turn.starts = (uint32_t)(device->storage->starts - moments->starts);
+	busy |= moments->turn.starts > 0; /* a lone read waits for the next poll */
+	ofs_device_phase_ends(device, OFS_PHASE_REST, busy);
+	if (!busy)
+		return;
+	note(device, &moments->turn);
+	if (++moments->window_turns >= OFS_WINDOW_TURNS) {
 		ofs_device_window_ends(device);
 		ofs_device_window_begins(device);
 	}

@@ -29,6 +29,7 @@ struct ofs_moments {
 	uint64_t window_ns; /* the window, and the thread's processor time then */
 	uint64_t window_cpu_ns;
 	uint32_t window_turns;
+	uint64_t starts;        /* of the storage when the turn began */
 	struct ofs_moment turn; /* its work and its phases so far */
 };
 

@@ -141,11 +141,13 @@ uring_enable(struct uring *uring)
 static void
 uring_flush(struct uring *uring, int get_events)
 {
+	unsigned int queued = io_uring_sq_ready(&uring->ring);
 	int rc;
 
 	uring_enable(uring);
-	if (io_uring_sq_ready(&uring->ring) == 0)
+	if (queued == 0)
 		return;
+	uring->base.starts += queued == uring->base.stats.in_flight;
 	if (get_events)
 		rc = io_uring_submit_and_get_events(&uring->ring);
 	else

@@ -1,0 +1,50 @@
+"""Does `asic validate` record what it needs by itself, judge all of it, and refuse half of it?"""
+
+from pathlib import Path
+
+import pytest
+from against_schema import checked
+
+from offstage.asic_model.judge import FIGURES
+from offstage.testbeds.cli import run
+from offstage.testbeds.report.compare import recordings
+
+
+def test_the_command_records_fits_and_predicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small runs of a daemon here: every figure of the workload held out is judged, over all its
+    repeats, and the order of events is that of the log to the nanosecond. Whether times are met is
+    the machine's matter, and so is the exit code."""
+    monkeypatch.setattr(recordings, "FITTED", ((1, 32_768), (1, 65_536)))
+    monkeypatch.setattr(recordings, "PREDICTED", ((2, 32_768),))
+    monkeypatch.setattr(recordings, "REPEATS", 2)
+    monkeypatch.setattr(recordings, "STEPS", 80)
+    out = tmp_path / "runs"
+    words = ["asic", "validate", "--record", str(out), "--busy", "--format", "json"]
+    assert run(words) in (0, 1)
+    found = checked("asic validate", capsys.readouterr().out)
+    assert {path.name for path in out.iterdir()} == {
+        f"{what}-{repeat}" for what in ("1x32k", "1x64k", "2x32k") for repeat in (1, 2)
+    }
+    judged = [one for one in found["judged"] if not one["figure"].startswith("structure")]
+    assert [one["figure"] for one in judged] == [figure.text for figure in FIGURES]
+    assert {(one["run"], one["repeats"]) for one in judged} == {("2x32k-1 and 1 more", 2)}
+    exact = [one for one in found["judged"] if one["figure"].startswith("structure")]
+    assert len(exact) == 4 * 3 and {one["error"] for one in exact} == {0.0}
+    assert {"cores.command", "cores.read", "cores.start"} & set(found["fitted"])
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--calibrate", "a"], "no runs to fit to, or none to predict"),
+        (["--record", "new", "--predict", "a"], "--record makes the runs"),
+        (["--calibrate", "a", "--predict", "b", "--isolate"], "--isolate is for runs"),
+    ],
+)
+def test_half_of_what_it_needs_is_refused(
+    words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["asic", "validate", *words]) == 2
+    assert what in capsys.readouterr().err

@@ -370,6 +370,8 @@ class Decoder:
             self.pool.memory.commit(member.indices[member.missing], member.rows)
             if member.missing.size:
                 record.fetch_ns.append(seen_ns - member.begun_ns)
+                spent_ns = result.copy_ns + result.stall_ns
+                record.fabric_ns.append(spent_ns or seen_ns - member.begun_ns)
                 record.timeline.add("fetch", coming.layer, member.begun_ns, seen_ns)
             if timeout_ns is None:
                 coming.waits.append((max(seen_ns - result.stall_ns, due_ns), seen_ns))

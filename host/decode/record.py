@@ -54,6 +54,9 @@ class AgentRecord:
     bytes_put: int = 0
     fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
     """Latency of each fetch, from submission until its completion was seen."""
+    fabric_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    """What the fabric spent on each: copies, and the wait for what was not staged. Where it does
+    not say, the latency."""
     kernel_bytes: int = 0
     """K and V of the tokens that the attention kernel read, in `kernel_ns`."""
     kernel_ns: int = 0

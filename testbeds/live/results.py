@@ -81,8 +81,9 @@ class RunResult(msgspec.Struct, kw_only=True):
     fetch_ms_p50: float = 0.0
     """Per fetch of one session's layer: from its begin until its blocks had arrived."""
     fetch_ms_p99: float = 0.0
-    fetch_ms: list[float] = []
-    """The same of all fetches: sorted, at most 1,000 evenly spaced quantiles."""
+    fabric_ms: list[float] = []
+    """Of each fetch what its fabric spent, without the decode loop around it: copies, and the wait
+    for blocks that were not staged. Sorted, at most 1,000 evenly spaced quantiles."""
     fetch_count: int = 0
     tokens_per_s: float = 0.0
     """Over all sessions and the whole of decoding, pacing included."""

@@ -80,7 +80,7 @@ def run_result(
         token_ms_p99=quantile(token_ms, 0.99),
         fetch_ms_p50=quantile(fetch_ms, 0.50),
         fetch_ms_p99=quantile(fetch_ms, 0.99),
-        fetch_ms=_quantiles(fetch_ms),
+        fabric_ms=_quantiles(np.array(record.fabric_ns, np.float64) / 1e6),
         fetch_count=fetch_ms.size,
         kernel_bytes_per_s=share(record.kernel_bytes * 10**9, record.kernel_ns),
         roof_bytes_per_s=record.roof_bytes_per_s,

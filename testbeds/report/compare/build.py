@@ -13,6 +13,7 @@ import msgspec
 
 from offstage import __version__
 from offstage.asic_model.calibrate import fit
+from offstage.asic_model.judge import stage_errors
 from offstage.asic_model.load import work_of
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.replay import decision_replay
@@ -34,8 +35,9 @@ from offstage.testbeds.report.compare.recorded import (
     read_run,
     with_policy,
 )
-from offstage.testbeds.report.compare.sentence import BASELINES, answer
+from offstage.testbeds.report.compare.sentence import BASELINES, answer, is_close
 from offstage.testbeds.report.compare.vary import Varied, vary
+from offstage.testbeds.report.page.numbers import clock_ns
 from offstage.testbeds.report.run.page import setup_line
 
 __all__ = ["Plan", "compare_run", "on_drive", "own_model", "runs_of", "small"]
@@ -114,6 +116,8 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     columns = [measured_column(run, measured, done[0].tokens)]
     columns[0].deadlines_missed = deadlines_missed(trace, run.stages)
     columns += [modelled_column(one, plan.calibrated) for one in done]
+    if not run.device and not is_close(done[0].fetch_ns, measured.fetch_ns):
+        columns[1].off = _furthest(run, done[0], presets[0])
     loaded = plan.load.trace(trace, run)
     found = vary(
         trace, presets, done, measured, (plan.load, loaded), plan.samples, plan.deep, progress
@@ -138,6 +142,20 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         samples=plan.samples,
         command=plan.command,
         version=__version__,
+    )
+
+
+def _furthest(run: Recorded, modelled: ChipRun, preset: Preset) -> str:
+    """The stage of the model of the measured device that is furthest off, in words."""
+    try:
+        samples = read_samples(run.path)
+    except BadInput:
+        return "which stage is off cannot be said: the recording has no moments"
+    stages = stage_errors(run.path.name, modelled, preset, samples, run.stages)
+    worst = max(stages, key=lambda one: one.factor)
+    return (
+        f"the stage that is furthest off is {worst.stage}, {clock_ns(worst.measured_ns)} in the "
+        f"run and {clock_ns(worst.modelled_ns)} in the model"
     )
 
 

@@ -112,6 +112,9 @@ class Column(msgspec.Struct, kw_only=True):
     speed_up_same_drives: Range | None = None
     """Mean fetch latency of today's daemon, modelled on this device's drives, over this device's:
     the gain that does not come from the drives."""
+    off: str = ""
+    """The model of the measured device: its stage that is furthest off, in words; empty where its
+    mean and p99 are within `sentence.CLOSE` of the run's."""
     load: LoadFigures | None = None
     """At the comparison's load; a measured device has none."""
     notes: list[Note] = []

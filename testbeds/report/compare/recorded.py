@@ -71,8 +71,8 @@ class Recorded:
 
     @property
     def fetch_ms(self) -> list[float]:
-        """Quantiles of the host's own times of fetches; empty: unknown."""
-        return self.result.fetch_ms if self.result is not None else []
+        """Quantiles of the times that the host's fabric spent on fetches; empty: unknown."""
+        return self.result.fabric_ms if self.result is not None else []
 
     @property
     def fetch_count(self) -> int:

@@ -5,13 +5,15 @@ whose ranges overlap are a tie. The model of the measured machine is no baseline
 the method: its error is part of every range.
 """
 
+import math
 from collections.abc import Sequence
 
+from offstage.asic_model.result import Times
 from offstage.testbeds.report.compare.columns import Column, LoadFigures, Range
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 from offstage.testbeds.report.page.page import Tile
 
-__all__ = ["BASELINES", "answer", "model_error", "tiles"]
+__all__ = ["BASELINES", "answer", "is_close", "model_error", "tiles"]
 
 BASELINES = ("bluefield3", "bluefield4")
 MEGA = 1e6
@@ -91,6 +93,18 @@ def tiles(columns: Sequence[Column]) -> list[Tile]:
     return found
 
 
+CLOSE = {"mean": 0.15, "p99": 0.30}
+"""How far a fetch latency of the model of the measured device may be from the run's."""
+
+
+def is_close(modelled: Times, measured: Times) -> bool:
+    """Whether mean and p99 are within `CLOSE`."""
+    return all(
+        abs(getattr(modelled, key) / (getattr(measured, key) or math.inf) - 1.0) <= limit
+        for key, limit in CLOSE.items()
+    )
+
+
 def model_error(measured: Column, others: Sequence[Column]) -> str:
     """The error of the model of the measured device."""
     own = _own([measured, *others])
@@ -101,7 +115,7 @@ def model_error(measured: Column, others: Sequence[Column]) -> str:
     )
     return (
         f"as a check, the same model of the {measured.device} predicts a mean fetch latency {mean} "
-        f"and a p99 {tail}, which the ranges include"
+        f"and a p99 {tail}, which the ranges include{f'; {own.off}' if own.off else ''}"
     )
 
 

@@ -118,7 +118,7 @@ def _wrong(run: RunResult) -> str:
             return f"hit_rate_by_step[{step}] = {value}"
     if len(run.hit_rate_by_step) != len(run.demands_by_step):
         return "hit_rate_by_step and demands_by_step differ in length"
-    lists = ("demands_by_step", "lead_ns_log2", "late_ns_log2", "stall_ms_by_token", "fetch_ms")
+    lists = ("demands_by_step", "lead_ns_log2", "late_ns_log2", "stall_ms_by_token", "fabric_ms")
     for name in lists:
         if not all(0 <= value < math.inf for value in getattr(run, name)):
             return f"{name} has a value that is negative or not a number"

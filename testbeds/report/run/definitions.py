@@ -318,10 +318,10 @@ DEFINITIONS = (
         "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
     ),
     Definition(
-        "fetch_ms",
-        "fetches",
-        "Time of the fetches in ms by the host's clock, sorted: at most 1,000 evenly spaced "
-        "quantiles.",
+        "fabric_ms",
+        "fetches in the fabric",
+        "Time in ms that the fabric spent on each fetch by the host's clock, copies and waits, "
+        "without the decode loop around it; sorted, at most 1,000 evenly spaced quantiles.",
     ),
     Definition("fetch_count", "fetches timed", "Number of fetches behind them."),
     Definition(

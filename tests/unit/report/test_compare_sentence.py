@@ -7,7 +7,7 @@ from compare_synthetic import comparison, load_at
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.report.compare.columns import Column, Range
 from offstage.testbeds.report.compare.effect import Load, parse_load, spread_of
-from offstage.testbeds.report.compare.sentence import answer, tiles
+from offstage.testbeds.report.compare.sentence import answer, is_close, tiles
 from offstage.testbeds.report.compare.table import console_table
 
 
@@ -37,6 +37,19 @@ def test_the_stand_in_is_a_check_and_no_baseline() -> None:
     text = answer(found, "64 GPUs")
     assert "as a check" in text and "dpu_x86_measured" not in text
     assert "12,345" not in text + "".join(map(str, tiles(found)))
+
+
+def test_a_model_that_is_off_names_its_stage() -> None:
+    """Within 15 % in mean and 30 % in p99 there is none to name."""
+    found = columns(Range(900, 800, 1000), Range(300, 200, 400))
+    measured = found[0].fetch_ns
+    near = msgspec.structs.replace(measured, mean=1.14 * measured.mean, p99=0.71 * measured.p99)
+    assert is_close(near, measured)
+    assert not is_close(msgspec.structs.replace(near, mean=0.84 * measured.mean), measured)
+    assert not is_close(msgspec.structs.replace(near, p99=1.31 * measured.p99), measured)
+    assert not answer(found, "64 GPUs").endswith("2 us")
+    found[1].off = "the stage that is furthest off is read service, 1 us in the run and 2 us"
+    assert "; the stage that is furthest off is read service" in answer(found, "64 GPUs")
 
 
 def test_nothing_binds_on_an_idle_device() -> None:

@@ -400,8 +400,8 @@ try_bench(void)
 	ofs_dma_free(&memory);
 }
 
-/* A start is a system call that finds nothing in the kernel: one for a lone read, with the poll that
- * passes it on, and one for four that are submitted together. */
+/* A start is a system call that finds nothing in the kernel: one for a lone read, with the poll
+ * that passes it on, and one for four that are submitted together. */
 static void
 try_starts(const char *path)
 {

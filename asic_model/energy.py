@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from offstage.asic_model.blocks import Number
+from offstage.asic_model.control import control_area, hash_pj_per_bit
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun, Range
 from offstage.asic_model.tables.numbers import read_numbers
@@ -36,7 +37,6 @@ BY_BIT = {
     "dma_out": "wire",
     "decode": "codec",
     "encode": "codec",
-    "hash": "hash",
 }
 BY_VISIT = ("nvme_command", "nvme_done", "qos", "scheduler")
 CORES = ("reactor", "codec_core")
@@ -82,6 +82,11 @@ def energy(run: ChipRun, preset: Preset) -> list[Range]:
             parts.append(_range(name, "J", price, bits))
         elif name in BY_BIT:
             parts.append(_range(name, "J", table[BY_BIT[name]]["per_bit"], bits))
+        elif name == "hash":
+            price = table["gates"]["whole"]
+            each = hash_pj_per_bit()
+            source = f"synthesized: toggles of block_hash.v, {price.source}"
+            parts.append(_sum(name, "J", [(_bounds(price), each * bits)], source))
         elif name in BY_VISIT:
             price = table["control"]["per_visit"]
             parts.append(_range(name, "J", price, unit.arrivals * PICO))
@@ -145,7 +150,7 @@ def area(preset: Preset) -> list[Range]:
     table = _areas()
     if preset.node_nm not in (7, 5):
         raise BadInput(f"node_nm = {preset.node_nm}", f"preset {preset.name}", "give 7 or 5")
-    assert preset.dma and preset.codec and preset.metadata and preset.dedup and preset.scheduler
+    assert preset.dma and preset.codec and preset.metadata
     node = f"n{preset.node_nm}"
     logic = (1.0, 1.0, 1.0) if node == "n7" else _bounds(table["node"][node])
     megabits = preset.metadata.sram.base * 8 / 1e6
@@ -165,8 +170,8 @@ def area(preset: Preset) -> list[Range]:
         _range("link", "mm2", table["lane"]["each"], preset.front_end.lanes_max.value),
         _range("drive lanes", "mm2", table["lane"]["each"], 4 * preset.nvme.drives.value),
         _scaled("dma", table["dma"]["each"], preset.dma.engines.value, logic),
-        _scaled("hash", table["hash"]["each"], preset.dedup.instances.value, logic),
         _scaled("control", table["control"]["each"], 1, logic),
+        *control_area(preset, table["cells"]["placed"], table["cells"]["other_size"], logic),
     ]
     for name in MEMORIES:
         memory = getattr(preset, name)

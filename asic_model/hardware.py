@@ -16,7 +16,7 @@ import msgspec
 
 from offstage.bindings.settings import read_toml
 
-__all__ = ["BLOCKS", "RTL", "TABLE", "Rtl", "Synthesis", "synthesis"]
+__all__ = ["BLOCKS", "RTL", "TABLE", "Rtl", "Synthesis", "size_text", "synthesis"]
 
 RTL = Path(__file__).resolve().parent / "rtl"
 TABLE = Path(__file__).resolve().parent / "tables/synth.toml"
@@ -26,20 +26,23 @@ TABLE = Path(__file__).resolve().parent / "tables/synth.toml"
 class Rtl:
     """One block. `cycles`: from the handshake to the answer; `interval`: between two handshakes.
     `slowed`: the chip's cycles in one of this block's. `tested`: the parameters of the tests;
-    `larger`: those beside it in the table of synthesis."""
+    `larger`: those beside it in the table of synthesis. `busy`: the inputs that are held to keep it
+    busy while the others are drawn, where that measures its energy: it has no SRAM, and its inputs
+    are as good as random."""
 
     cycles: int
     interval: int = 1
     slowed: int = 1
     tested: dict[str, int] = field(default_factory=dict)
     larger: dict[str, int] = field(default_factory=dict)
+    busy: dict[str, int] | None = None
 
 
 BLOCKS: dict[str, Rtl] = {
     "metadata_lookup": Rtl(
         cycles=9,
         tested={"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 4},
-        larger={"SET_BITS": 16, "WAY_BITS": 3, "QUEUE_BITS": 5, "CREDIT_BITS": 4},
+        larger={"SET_BITS": 16, "WAY_BITS": 3, "QUEUE_BITS": 8, "CREDIT_BITS": 4},
     ),
     # Its clock is a third of the chip's: a decision is one of its cycles.
     "qos_arbiter": Rtl(
@@ -50,6 +53,7 @@ BLOCKS: dict[str, Rtl] = {
         larger={"TENANT_BITS": 2, "DEPTH_BITS": 5, "SESSION_BITS": 5, "COST_BITS": 17},
     ),
     "codec_lane": Rtl(cycles=7),
+    "encode_lane": Rtl(cycles=17),
     "channel_queue": Rtl(
         cycles=0,
         tested={"QUEUE_BITS": 3, "CREDITS": 12, "CREDIT_BITS": 4, "CYCLES_BITS": 8},
@@ -60,6 +64,7 @@ BLOCKS: dict[str, Rtl] = {
         tested={"ID_BITS": 8, "CREDITS": 48, "CREDIT_BITS": 6},
         larger={"ID_BITS": 20, "CREDITS": 64, "CREDIT_BITS": 7},
     ),
+    "block_hash": Rtl(cycles=18, busy={"in_valid": 1, "in_last": 0}),
     "candidate_heap": Rtl(
         cycles=3,
         interval=4,
@@ -79,7 +84,7 @@ BLOCKS: dict[str, Rtl] = {
         larger={
             "ENGINE_BITS": 3,
             "SLOT_BITS": 5,
-            "QUEUE_BITS": 6,
+            "QUEUE_BITS": 8,
             "PIECE_BITS": 13,
             "WIDTH_BITS": 5,
             "SETUP": 120,
@@ -90,13 +95,15 @@ BLOCKS: dict[str, Rtl] = {
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A block at one size. `path_ps`: the longest path between flops, without wires and without
-    the flops' own delay, so that the clock it allows is an upper bound."""
+    the flops' own delay, so that the clock it allows is an upper bound. `cycle_pj`: the energy of a
+    cycle by its gates' toggles, a lower bound; None where random inputs would not measure it."""
 
     block: str
     size: str
     area_um2: float
     flops: int
     path_ps: float
+    cycle_pj: float | None = None
 
     @property
     def clock_ghz(self) -> float:
@@ -122,3 +129,8 @@ class Synthesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def synthesis() -> Synthesis:
     """The table that `make synth` wrote last."""
     return msgspec.convert(read_toml(TABLE, "run make synth"), Synthesis)
+
+
+def size_text(sizes: dict[str, int]) -> str:
+    """A block's parameters as a row names them."""
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())

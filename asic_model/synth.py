@@ -3,7 +3,8 @@
 Model: the cells come from liberty files that the caller has; several are merged into one, without
 their power tables, because yosys takes one. Each block of `hardware.BLOCKS` is mapped at its two
 sizes. Memories marked `ram_style = "block"` stay outside, as SRAM macros would. abc maps, buffers
-and sizes the gates; it sees no wires and no flop's own delay, so the clock is an upper bound.
+and sizes the gates; it sees no wires and no flop's own delay, so the clock is an upper bound. Where
+random inputs keep a block busy, its gates' toggles give the energy of a cycle (`toggles.py`).
 
 What can fail: `BadInput` where yosys is missing, a liberty file cannot be read or has no flop, or
 yosys refuses a block.
@@ -15,11 +16,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tomli_w
 
-from offstage.asic_model.hardware import BLOCKS, RTL, TABLE, Row, Synthesis
+from offstage.asic_model.hardware import BLOCKS, RTL, TABLE, Row, Synthesis, size_text
+from offstage.asic_model.toggles import cycle_pj
 from offstage.bindings.errors import BadInput
 
 __all__ = ["synthesize", "write_table"]
@@ -39,6 +42,7 @@ opt -fast
 dfflibmap -liberty {library}
 abc -liberty {library} -script {abc}
 tee -o {area} stat -liberty {library}
+write_json {netlist}
 """
 
 
@@ -54,11 +58,17 @@ def synthesize(
     with tempfile.TemporaryDirectory() as folder:
         merged = Path(folder) / "cells.lib"
         names = merge(libraries, merged)
+        whole = "".join(path.read_text() for path in libraries)
         for block in blocks:
-            both = {_size(one): one for one in (BLOCKS[block].tested, BLOCKS[block].larger)}
+            both = {size_text(one): one for one in (BLOCKS[block].tested, BLOCKS[block].larger)}
             for sizes in both.values():
-                told(f"{block} {_size(sizes)}")
-                rows.append(_map(program, block, sizes, merged))
+                told(f"{block} {size_text(sizes)}")
+                row, netlist = _map(program, block, sizes, merged)
+                busy = BLOCKS[block].busy
+                if busy is not None:
+                    energy = round(cycle_pj(netlist, whole, busy), 2)
+                    row = msgspec.structs.replace(row, cycle_pj=energy)
+                rows.append(row)
     return Synthesis(library=", ".join(names), node_nm=node_nm, program=version, rows=rows)
 
 
@@ -68,7 +78,9 @@ def write_table(found: Synthesis) -> None:
     if TABLE.exists():
         old = msgspec.toml.decode(TABLE.read_bytes(), type=Synthesis)
         known = {
-            (name, _size(size)) for name, one in BLOCKS.items() for size in (one.tested, one.larger)
+            (name, size_text(size))
+            for name, one in BLOCKS.items()
+            for size in (one.tested, one.larger)
         }
         if old.library == found.library and old.program == found.program:
             kept = {(row.block, row.size): row for row in old.rows}
@@ -76,7 +88,11 @@ def write_table(found: Synthesis) -> None:
     order = list(BLOCKS)
     ordered = sorted(rows.values(), key=lambda row: (order.index(row.block), row.area_um2))
     table = msgspec.structs.replace(found, rows=ordered)
-    TABLE.write_text(tomli_w.dumps(msgspec.to_builtins(table)))
+    plain = msgspec.to_builtins(table)
+    for row in plain["rows"]:
+        if row["cycle_pj"] is None:
+            del row["cycle_pj"]
+    TABLE.write_text(tomli_w.dumps(plain))
 
 
 def merge(libraries: Sequence[Path], merged: Path) -> list[str]:
@@ -133,10 +149,13 @@ def _statements(text: str) -> list[str]:
     return found
 
 
-def _map(program: str, block: str, sizes: dict[str, int], library: Path) -> Row:
-    """One block at one size."""
+def _map(
+    program: str, block: str, sizes: dict[str, int], library: Path
+) -> tuple[Row, dict[str, Any]]:
+    """One block at one size; and its netlist, as yosys writes it."""
     folder = library.parent
-    script, abc, area = (folder / name for name in ("script.ys", "abc.script", "area.txt"))
+    files = ("script.ys", "abc.script", "area.txt", "netlist.json")
+    script, abc, area, netlist = (folder / name for name in files)
     abc.write_text("\n".join(ABC.split("; ")) + "\n")
     sources = " ".join(str(path) for path in sorted(RTL.glob("*.v")))
     settings = "".join(f" -set {name} {value}" for name, value in sizes.items())
@@ -147,6 +166,7 @@ def _map(program: str, block: str, sizes: dict[str, int], library: Path) -> Row:
             library=library,
             abc=abc,
             area=area,
+            netlist=netlist,
             sizes=f"chparam{settings} {block}" if sizes else "",
         )
     )
@@ -157,13 +177,15 @@ def _map(program: str, block: str, sizes: dict[str, int], library: Path) -> Row:
     if not delays or total is None:
         raise BadInput("no delay or area in what yosys printed", block, "see its log")
     flops = sum(int(count) for count in re.findall(r"\b[A-Z]*DFF\w*\s+(\d+)", cells))
-    return Row(
+    row = Row(
         block=block,
-        size=_size(sizes),
+        size=size_text(sizes),
         area_um2=round(float(total[1]), 1),
         flops=flops,
         path_ps=float(delays[-1]),
     )
+    modules = msgspec.json.decode(netlist.read_bytes())["modules"].values()
+    return row, next(one for one in modules if one["attributes"].get("top"))
 
 
 def _run(command: list[str]) -> str:
@@ -172,7 +194,3 @@ def _run(command: list[str]) -> str:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise BadInput(f"yosys failed: {' '.join(last)}", "synthesis", CURE)
     return done.stdout
-
-
-def _size(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())

@@ -1,9 +1,8 @@
 // times_constant.v: a 64-bit key times a constant, modulo 2^64, up to the last addition.
 //
-// Model: one row for each bit of the constant that is set, the key shifted by its place. The rows
-// stand in a queue: an adder of three bits takes the first three and appends two, until two are
-// left, so the depth grows with the logarithm and no carry moves further than one place.
-// `sum + carry` is the product; that addition is the next cycle's work. Combinational.
+// Model: one row for each bit of the constant that is set, the key shifted by its place; carry_save.v
+// adds them up to two. `sum + carry` is the product; that addition is the next cycle's work.
+// Combinational.
 module times_constant #(
     parameter [63:0] CONSTANT = 64'h9e3779b97f4a7c15
 ) (
@@ -36,27 +35,13 @@ module times_constant #(
     endfunction
 
     localparam ROWS = count_ones(CONSTANT);
-    localparam LAST = 3 * ROWS - 5;    // each of ROWS - 2 adders appends two
+    wire [ROWS*64-1:0] rows;
 
     genvar n;
     generate
-        for (n = 0; n <= LAST; n = n + 1) begin : queue
-            wire [63:0] row;
-            if (n < ROWS) begin : shifted
-                assign row = key << place_of(CONSTANT, n);
-            end else begin : added
-                localparam FIRST = (n - ROWS) / 2 * 3;
-                wire [63:0] a = queue[FIRST].row;
-                wire [63:0] b = queue[FIRST+1].row;
-                wire [63:0] c = queue[FIRST+2].row;
-                if ((n - ROWS) % 2 == 0) begin : bits
-                    assign row = a ^ b ^ c;
-                end else begin : carries
-                    assign row = ((a & b) | (c & (a ^ b))) << 1;
-                end
-            end
+        for (n = 0; n < ROWS; n = n + 1) begin : shifted
+            assign rows[n*64 +: 64] = key << place_of(CONSTANT, n);
         end
     endgenerate
-    assign sum   = queue[LAST-1].row;
-    assign carry = queue[LAST].row;
+    carry_save #(.ROWS(ROWS), .BITS(64)) adders (.rows(rows), .sum(sum), .carry(carry));
 endmodule

@@ -5,7 +5,8 @@ separate code, since exponents differ by layer, head, keys and values. Signs and
 they are. The format is docs/reference/codec.md. The bytes on the medium, its link and the DMA
 shrink by `ratio`; memory and hosts see raw bytes.
 
-Pipeline: parallel `lanes`, each about 64 B a cycle; decoding and encoding lanes are separate.
+Pipeline: parallel `lanes`, each about 64 B a cycle, as published; decoding and encoding lanes are
+separate. Those of `rtl/codec_lane.v` and `rtl/encode_lane.v` are others: a value a cycle at most.
 Initiation interval: the piece's raw bytes at the lane's rate. A piece lies within the keys or the
 values of one head where those are at least a piece long, as in blocks of 64 tokens and 64 channels,
 so the heads use different lanes.

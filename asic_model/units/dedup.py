@@ -4,9 +4,9 @@ What it does: identifies a block by a keyed hash over its bytes, chained with it
 table of hashes and reference counts says whether the block exists; if so the count is incremented
 and nothing is written.
 
-Pipeline: `instances` in parallel, about 64 B a cycle each; then the digest is chained, with the
-cycles of `rtl/chunk_key.v`, and one lookup follows in the metadata table. The hash over the bytes
-has no Verilog: its rate and `latency` are those of published designs.
+Pipeline: `instances` in parallel, each of which takes 64 B a cycle: `rtl/block_hash.v`, whose rate
+and cycles `rate` and `latency` are at a preset's clock. Then the digest is chained, with the cycles
+of `rtl/chunk_key.v`, and one lookup follows in the metadata table.
 Initiation interval: the block's bytes at the pipeline's rate; a key in each cycle behind it.
 State: a hash state for each block in progress; counts are in the entries of the metadata table.
 When full: blocks wait before the pipelines, and the link accepts no more writes.

@@ -182,8 +182,8 @@ def synth(
         for row in found.rows
         if not blocks or row.block in blocks
     ]
-    names = ("block", "size", "area_um2", "flops", "path_ps", "clock_ghz")
-    cells = [[row[name] for name in names] for row in rows]
+    names = ("block", "size", "area_um2", "flops", "path_ps", "clock_ghz", "cycle_pj")
+    cells = [["" if row[name] is None else row[name] for name in names] for row in rows]
     table = Table.named(names, cells, left=2, wrap=("size",))
     head = {"library": found.library, "node_nm": found.node_nm, "program": found.program}
     emit({**head, "rows": rows}, form, table)

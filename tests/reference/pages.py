@@ -302,10 +302,20 @@ def synthesized() -> str:
             f"{row.flops:,}",
             f"{row.path_ps:.0f}",
             f"{row.clock_ghz:.2f}",
+            "" if row.cycle_pj is None else f"{row.cycle_pj:.1f}",
         ]
         for row in synthesis().rows
     )
-    return table(("block", "size", "µm²", "flops", "longest path, ps", "GHz at most"), rows)
+    head = (
+        "block",
+        "size",
+        "µm²",
+        "flops",
+        "longest path, ps",
+        "GHz at most",
+        "pJ a cycle at least",
+    )
+    return table(head, rows)
 
 
 def cached_models() -> str:

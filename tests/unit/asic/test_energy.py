@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from offstage.asic_model.chip import network
+from offstage.asic_model.control import sizes
 from offstage.asic_model.energy import AREA_UNITS, ENERGY_UNITS, TABLES, area, energy, power
+from offstage.asic_model.hardware import size_text, synthesis
 from offstage.asic_model.parameters import names, read_preset
 from offstage.asic_model.result import UnitRun
 from offstage.asic_model.tables.numbers import read_numbers
@@ -48,7 +50,7 @@ def test_every_guess_of_energy_and_area_is_a_range() -> None:
         for name, table in read_numbers(TABLES / f"{file}.toml", units).items()
         for key, one in table.items()
     ]
-    assert sum(one.tag == "guess" for _, _, one in found) == 20
+    assert sum(one.tag == "guess" for _, _, one in found) == 21
     for name, key, one in found:
         assert one.source and one.low <= one.value <= one.high, f"{name}.{key}"
         assert one.tag != "guess" or one.low < one.high, f"{name}.{key}: a sure guess"
@@ -94,6 +96,37 @@ def test_area_is_that_of_what_the_preset_has() -> None:
     assert larger["metadata SRAM"] == pytest.approx(2 * parts["metadata SRAM"])
     assert larger["glue"] > parts["glue"] and larger["codec"] == parts["codec"]
     assert area(read_preset("bluefield3")) == area(read_preset("ideal")) == []
+
+
+def test_a_block_in_verilog_has_the_area_of_its_row() -> None:
+    """At the size that was synthesized, for each copy; else a guess by another size."""
+    preset = read_preset("asic_7nm")
+    placed = read_numbers(TABLES / "area.toml", AREA_UNITS)["cells"]["placed"]
+    rows = {(row.block, row.size): row.area_um2 / 1e6 for row in synthesis().rows}
+    parts = {one.name: one for one in area(preset)}
+    for block, count, parameters in sizes(preset):
+        part, cells = parts[block.replace("_", " ")], count * rows[block, size_text(parameters)]
+        assert part.source.startswith("synthesized")
+        found = (part.value, part.low, part.high)
+        assert found == pytest.approx([cells * x for x in (placed.value, placed.low, placed.high)])
+    assert parts["block hash"].value == pytest.approx(2 * rows["block_hash", ""] * placed.value)
+    other = {one.name: one for one in area(preset.with_({"dma.queue": 4096}))}["dma engines"]
+    same = parts["dma engines"]
+    assert other.source.startswith("a guess") and other.value == same.value
+    assert other.low < same.low and other.high > same.high
+    newer = {one.name: one for one in area(read_preset("asic_5nm_hbm4"))}["chunk key"]
+    assert newer.value == pytest.approx(0.6 * parts["chunk key"].value)
+
+
+def test_the_hash_is_priced_by_its_toggles() -> None:
+    """1,024 B are sixteen stripes in seventeen cycles, each with the energy of the row."""
+    factor = read_numbers(TABLES / "energy.toml", ENERGY_UNITS)["gates"]["whole"]
+    (row,) = (row for row in synthesis().rows if row.block == "block_hash")
+    assert row.cycle_pj is not None
+    found = energy(Run([unit("hash", 1024)]), read_preset("asic_7nm"))[0]
+    assert found.value == pytest.approx(17 * row.cycle_pj * factor.value * 1e-12)
+    assert found.low == pytest.approx(17 * row.cycle_pj * factor.low * 1e-12)
+    assert found.source.startswith("synthesized")
 
 
 @pytest.mark.parametrize(

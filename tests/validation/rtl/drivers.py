@@ -171,6 +171,53 @@ async def drive_codec_lane(dut: Any) -> None:
 
 
 @cocotb.test()
+async def drive_encode_lane(dut: Any) -> None:
+    """Apply pieces at their cycles, values back to back or paused; the receiver may stall."""
+    stimulus = load()
+    pieces, pauses, stalls = (stimulus[name] for name in ("pieces", "pauses", "stalls"))
+    begun, ended, coded, sizes, found = [], [], [], [], []
+    values: deque[int] = deque()
+    words: list[int] = []
+    await start(dut, piece_valid=0, in_valid=0, out_ready=1)
+    while True:  # until the counts are cleared
+        await FallingEdge(dut.clk)
+        if int(dut.piece_ready.value):
+            break
+    await RisingEdge(dut.clk)
+    cycle = 0
+    while len(ended) < len(pieces):
+        offers = len(begun) < len(pieces) and pieces[len(begun)]["cycle"] <= cycle
+        dut.piece_valid.value = int(offers)
+        if offers:
+            dut.piece_dtype.value = pieces[len(begun)]["dtype"]
+            dut.piece_values.value = len(pieces[len(begun)]["values"])
+        sends = bool(values) and not pauses[cycle % len(pauses)]
+        dut.in_valid.value = int(sends)
+        if sends:
+            dut.in_value.value = values[0]
+        ready = not stalls[cycle % len(stalls)]
+        dut.out_ready.value = int(ready)
+        await FallingEdge(dut.clk)
+        if offers and int(dut.piece_ready.value):
+            values.extend(pieces[len(begun)]["values"])
+            begun.append(cycle)
+        if sends and int(dut.in_ready.value):
+            values.popleft()
+        if ready and int(dut.out_valid.value):
+            words.append(int(dut.out_word.value))
+            if int(dut.out_last.value):
+                ended.append(cycle)
+                sizes.append(int(dut.out_bytes.value))
+                coded.append(int(dut.out_coded.value))
+                found.append(words)
+                words = []
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"begun": begun, "ended": ended, "coded": coded, "bytes": sizes, "words": found})
+
+
+@cocotb.test()
 async def drive_channel_queue(dut: Any) -> None:
     """Apply requests at their cycles; the receiver takes each as it arrives, a flight after its
     service, and its credit is back a flight later."""
@@ -245,6 +292,38 @@ async def drive_chunk_key(dut: Any) -> None:
         cycle += 1
         assert cycle < CYCLES_MAX
     save({"entered": entered, "left": left, "keys": [f"{key:032x}" for key in keys]})
+
+
+@cocotb.test()
+async def drive_block_hash(dut: Any) -> None:
+    """Apply blocks at their cycles, stripes back to back or paused; each digest is in order."""
+    stimulus = load()
+    blocks, pauses = stimulus["blocks"], stimulus["pauses"]
+    begun, ended, digests = [], [], []
+    stripe = 0
+    await start(dut, in_valid=0)
+    cycle = 0
+    while len(ended) < len(blocks):
+        number = len(begun) - (stripe > 0)
+        offers = number < len(blocks) and blocks[number]["cycle"] <= cycle
+        offers = offers and not pauses[cycle % len(pauses)]
+        dut.in_valid.value = int(offers)
+        if offers:
+            stripes = blocks[number]["stripes"]
+            dut.in_stripe.value = int(stripes[stripe], 16)
+            dut.in_last.value = int(stripe == len(stripes) - 1)
+        await FallingEdge(dut.clk)
+        if int(dut.out_valid.value):
+            digests.append(f"{int(dut.out_digest.value):032x}")
+            ended.append(cycle)
+        if offers and int(dut.in_ready.value):
+            if stripe == 0:
+                begun.append(cycle)
+            stripe = (stripe + 1) % len(stripes)
+        await RisingEdge(dut.clk)
+        cycle += 1
+        assert cycle < CYCLES_MAX
+    save({"begun": begun, "ended": ended, "digests": digests})
 
 
 @cocotb.test()

@@ -6,8 +6,8 @@ What it does: keeps a queue per tenant, serves tenants by weight (deficit round 
 round the most urgent read is first. A session has at most `session_share` of its tenant's queue, so
 it cannot crowd out the others. Software reads the counters by tenant and session.
 
-Pipeline: a grant a cycle, then the request's transfer (`latency`).
-Initiation interval: `interval`.
+Pipeline: a grant, then the request's transfer (`latency`).
+Initiation interval: `interval`, of which `rtl/qos_arbiter.v` says how many cycles its sizes take.
 State: a queue, a deficit and a bucket for each tenant; for each of `sessions` its round, the bytes
 left in it, and its counters.
 When full: reads wait before the arbiter, outside the chip; writes hold their DMA engines. Sessions

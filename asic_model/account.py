@@ -74,7 +74,9 @@ class Calls:
 
 class Device(Calls):
     """Timed calls and the chip that serves what is asked. `starts`: reads that found none in
-    flight, and woke the drive; `rests`: commands and ends of reads after `REST_NS` without."""
+    flight; `wakes`: those of them after `REST_NS` without; `rests`: commands after as long
+    without a command or a read's end, and `cold_scores`
+    those of them."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         super().__init__()
@@ -95,7 +97,8 @@ class Device(Calls):
         disk = preset.disk if (drive or preset.nvme.drive) == "disk" else None
         self._services = Services(disk, seed) if disk is not None and disk.service.spread else None
         self._reading = 0
-        self.starts = self.rests = self._active_ps = 0
+        self.starts = self.wakes = self.rests = self.cold_scores = 0
+        self._active_ps = self._idle_ps = 0
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
@@ -109,23 +112,25 @@ class Device(Calls):
             if self._services is not None:
                 drawn_ns = self._services.draw_ns(request["cause"], self._reading, now_ps)
                 request["score_count"] = drawn_ns
-            self.starts += self._reading == 0
+            if self._reading == 0:
+                self.starts += 1
+                self.wakes += now_ps - self._idle_ps >= REST_NS * PS
             self._reading += 1
             done = partial(self._read, done)
         elif kind == "command":
-            self._active(now_ps)
+            if now_ps - self._active_ps >= REST_NS * PS:
+                self.rests += 1
+                self.cold_scores += request["score_count"]
+            self._active_ps = now_ps
         self._outside.append((self._tags, kind, done, request))
         self._admit(now_ps)
         return self._tags
 
     def _read(self, done: Callable[[int], None], now_ps: int) -> None:
         self._reading -= 1
-        self._active(now_ps)
-        done(now_ps)
-
-    def _active(self, now_ps: int) -> None:
-        self.rests += now_ps - self._active_ps >= REST_NS * PS
+        self._idle_ps = now_ps
         self._active_ps = now_ps
+        done(now_ps)
 
     def _admit(self, now_ps: int) -> None:
         while self._outside and len(self._owed) < IN_FLIGHT_MAX:

@@ -33,7 +33,7 @@ LEAST = 100
 PS = 1000  # in a ns
 QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
 MEDIAN_Z = 1.96
-MAY_LACK = ("starts", "rests")
+MAY_LACK = ("starts", "wakes", "rests", "cold_scores")
 """Work that a drive or a busy reactor may not have: it costs nothing there."""
 
 

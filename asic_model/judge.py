@@ -91,7 +91,9 @@ def predicted_of(run: ChipRun, preset: Preset, trace: Trace) -> Observed:
         + scores * cores.score.base
         + run.reads * (cores.read.base + cores.publish.base)
         + run.starts * cores.start.base
+        + run.wakes * cores.wake.base
         + run.rests * cores.cold.base
+        + run.cold_scores * cores.cold_score.base
     )
     return Observed(
         hit=share(run.hits, run.demands),
@@ -246,8 +248,8 @@ def stage_errors(
     costs = {work: getattr(cores, name).base / PS for work, name in zip(WORK, COSTS, strict=True)}
     measured = {name: cost.value for name, cost in samples.costs.items()}
     for what, kinds, each in (
-        ("command", (*WORK[:3], "rests"), "commands"),
-        ("read", WORK[3:6], "begun"),
+        ("command", (*WORK[:3], *WORK[7:]), "commands"),
+        ("read", WORK[3:7], "begun"),
     ):
         pairs[f"processor time for a {what}"] = (
             _each(samples, measured, kinds, each),

@@ -198,8 +198,12 @@ class ChipRun(msgspec.Struct, kw_only=True):
     reads: int
     starts: int
     """Reads that found none in flight: they wake the drive."""
+    wakes: int
+    """Of these, those after 1 ms without a read."""
     rests: int
-    """Commands and ends of reads after 1 ms without either."""
+    """Commands after 1 ms without one, or the end of a read."""
+    cold_scores: int
+    """Their scores."""
     reads_by_cause: dict[str, int]
     units: list[UnitRun]
     by_session: list[SessionRun] = []

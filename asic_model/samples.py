@@ -37,10 +37,21 @@ __all__ = [
 DRAWS = 200  # of the bootstrap
 NAME = "moments.bin"
 FIX = "record it again, with daemon.stage_timers on"
-WORK = ("commands", "demands", "scores", "begun", "ended", "starts", "rests")
-"""What a turn did, as columns of MOMENT; `begun` and `ended` count reads. `rests`: it came after
-`REST_NS` without work, by when other work has the caches."""
-COSTS = ("command", "demand", "score", "read", "publish", "start", "cold")
+WORK = (
+    "commands",
+    "demands",
+    "scores",
+    "begun",
+    "ended",
+    "starts",
+    "wakes",
+    "rests",
+    "cold_scores",
+)
+"""What a turn did, as columns of MOMENT; `begun` and `ended` count reads. `wakes`: starts after
+`REST_NS` without a read; `rests`: it took commands after as long without a command or a read's end,
+by when other work has the caches; `cold_scores`: the scores of these."""
+COSTS = ("command", "demand", "score", "read", "publish", "start", "wake", "cold", "cold_score")
 """What each of these costs, as parameters of a preset's [cores]."""
 REST_NS = 1_000_000
 
@@ -165,19 +176,22 @@ def _samples(found: Moments) -> Samples:
             "begun": len(reads),
             "ended": len(reads),
             "starts": int(_did(told, "starts").sum()),
+            "wakes": int(_did(told, "wakes").sum()),
             "rests": int(_did(told, "rests").sum()),
+            "cold_scores": int(_did(told, "cold_scores").sum()),
         },
     )
 
 
 def _did(turns: npt.NDArray[np.void], name: str) -> npt.NDArray[np.int64]:
-    if name == "rests":
-        return np.asarray(turns["rested_us"] >= REST_NS // 1000, np.int64)
+    if name in ("rests", "cold_scores"):
+        rested = (turns["rested_us"] >= REST_NS // 1000) & (turns["commands"] > 0)
+        return np.asarray(rested * (turns["scores"] if name == "cold_scores" else 1), np.int64)
     return np.asarray(turns[name], np.int64)
 
 
 def _worked(turns: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    worked = [turns[name] > 0 for name in WORK if name != "rests"]
+    worked = [turns[name] > 0 for name in WORK if name not in ("rests", "cold_scores")]
     return np.asarray(np.any(worked, axis=0), np.bool_)
 
 

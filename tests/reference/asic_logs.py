@@ -73,8 +73,8 @@ def written(tmp_path: Path, log: bytes, **record: object) -> Path:
 def moments(trace: Trace) -> NDArray[np.void]:
     """Moments of a log as a reactor with known costs leaves them: a turn takes 5 us a command, 700
     ns a demand, 8 ns a score, 4 us a read submitted, 6 us one that ended, 60 us to wake the drive,
-    in every second turn, and 9 us after a rest, in every third. One turn in five has a window in
-    which the reactor was away, and took 50 times as long."""
+    in every second turn, 20 more in every fourth, and 9 us after a rest, in every third. One turn
+    in five has a window in which the reactor was away, and took 50 times as long."""
     rows = []
     for number, one in enumerate(trace.fetches):
         command = np.zeros(1, MOMENT)
@@ -88,6 +88,7 @@ def moments(trace: Trace) -> NDArray[np.void]:
         for key in ("commands", "demands", "scores"):
             turn[key] = command[key]
         turn["begun"], turn["ended"], turn["starts"] = 1 + number % 4, 1 + number % 5, number % 2
+        turn["wakes"] = number % 4 == 1
         away = 50 if number % 5 == 4 else 1
         turn["rested_us"] = 2_000 * (number % 3 == 0)
         took = (
@@ -97,6 +98,7 @@ def moments(trace: Trace) -> NDArray[np.void]:
             + 8 * int(command["scores"][0])
         )
         issued = 4_000 * turn["begun"][0] + 60_000 * turn["starts"][0]
+        issued += 20_000 * turn["wakes"][0]
         turn["at_ns"][0, :3] = 6_000 * turn["ended"][0], took, issued
         turn["at_ns"] *= away
         window = np.zeros(1, MOMENT)

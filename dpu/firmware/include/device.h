@@ -124,9 +124,11 @@ struct ofs_moment {
 					 * a command, demands that were not staged */
 	uint32_t ended; /* of a turn: reads that ended */
 	uint32_t puts;  /* of a turn: commands that write, which cost by their bytes */
-	uint32_t starts;    /* of a turn: `starts` of the storage */
-	uint32_t rested_us; /* of a turn: for how long none did anything before it */
-	uint64_t at_ns[7];  /* by station */
+	uint32_t starts;    /* of a turn: `starts` of the storage, */
+	uint32_t wakes;     /* and its `wakes` */
+	uint32_t rested_us; /* of a turn: since the last with a command or a read */
+	uint32_t reserved;
+	uint64_t at_ns[7]; /* by station */
 };
 
 /* A tenant's share of the drive. */

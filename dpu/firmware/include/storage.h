@@ -155,6 +155,8 @@ struct ofs_storage_ops {
 	void (*hang)(struct ofs_storage *storage, int hung);
 };
 
+#define OFS_STORAGE_REST_NS 1000000u /* by then a virtual drive's host has gone to sleep */
+
 /* First member of every back end's own structure. */
 struct ofs_storage {
 	const struct ofs_storage_ops *ops;
@@ -168,6 +170,8 @@ struct ofs_storage {
 	/* uring: system calls that gave an idle drive something to do. A virtual drive is woken by them,
 	 * which takes ten times what reads cost that join others. */
 	uint64_t starts;
+	uint64_t wakes; /* of these, those after OFS_STORAGE_REST_NS without anything in flight */
+	uint64_t idle_since_ns;
 	struct ofs_storage_stats stats;
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };

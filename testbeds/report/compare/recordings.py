@@ -20,7 +20,7 @@ __all__ = ["FITTED", "PREDICTED", "REPEATS", "record"]
 FITTED = ((4, 32_768), (1, 32_768), (1, 131_072))
 PREDICTED = ((2, 32_768), (2, 65_536))
 """Sessions, and tokens of each one's context."""
-REPEATS = 4
+REPEATS = 8
 STEPS = 300
 
 

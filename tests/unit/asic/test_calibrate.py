@@ -67,6 +67,7 @@ def test_costs_are_found_again_from_processor_time_and_work(run: tuple[Trace, Sa
     assert found["cores.read"] == pytest.approx(4_000_000, rel=0.01)
     assert found["cores.publish"] == pytest.approx(6_000_000, rel=0.01)
     assert found["cores.start"] == pytest.approx(60_000_000, rel=0.01)
+    assert found["cores.wake"] == pytest.approx(20_000_000, rel=0.01)
     assert found["cores.cold"] == pytest.approx(9_000_000, rel=0.01)
     assert found["front_end.latency"] == pytest.approx(70_000_000), "median wait 20 us, and answer"
     assert found["front_end.lane_rate"] == pytest.approx(run[0].block_bytes / 8.192e-6)
@@ -133,8 +134,10 @@ def test_the_fit_predicts_the_run_that_it_was_made_of(run: tuple[Trace, Samples]
     """In closed loop bytes, decisions and processor time of the run come out."""
     trace, samples = run
     preset = fitted(*run)
-    found = predicted_of(closed_loop(trace, preset), preset, trace)
-    measured = measured_of(trace, samples)
+    ran = closed_loop(trace, preset)
+    found = predicted_of(ran, preset, trace)
+    drawn = {"starts": ran.starts, "wakes": ran.wakes, "rests": ran.rests}  # not of these times
+    measured = measured_of(trace, replace(samples, work=samples.work | drawn))
     assert found.cpu_ns == pytest.approx(measured.cpu_ns, rel=0.05)
     assert found.bytes_read == pytest.approx(measured.bytes_read, rel=0.1)
     assert found.hit == pytest.approx(measured.hit, abs=0.1)

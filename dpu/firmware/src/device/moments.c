@@ -43,9 +43,10 @@ ofs_device_turn_begins(struct ofs_device *device, uint64_t now_ns)
 	moments->began_ns = now_ns;
 	moments->phase_ns = now_ns;
 	moments->starts = device->storage->starts;
+	moments->wakes = device->storage->wakes;
 	memset(&moments->turn, 0, sizeof(moments->turn));
 	moments->turn.kind = OFS_MOMENT_TURN;
-	moments->turn.rested_us = (uint32_t)((now_ns - device->reactor.idle_since_ns) / 1000);
+	moments->turn.rested_us = (uint32_t)((now_ns - moments->worked_ns) / 1000);
 }
 
 void
@@ -68,9 +69,13 @@ ofs_device_turn_ends(struct ofs_device *device, bool busy)
 
 	if (!ofs_moments_on(moments))
 		return;
-	if (device->storage->starts > moments->starts) /* else none, or a move took its place */
+	if (device->storage->starts > moments->starts) { /* else none, or a move took its place */
 		moments->turn.starts = (uint32_t)(device->storage->starts - moments->starts);
+		moments->turn.wakes = (uint32_t)(device->storage->wakes - moments->wakes);
+	}
 	busy |= moments->turn.starts > 0; /* a lone read waits for the next poll */
+	if (moments->turn.commands > 0 || moments->turn.begun > 0 || moments->turn.ended > 0)
+		moments->worked_ns = ofs_device_now_ns(device);
 	ofs_device_phase_ends(device, OFS_PHASE_REST, busy);
 	if (!busy)
 		return;

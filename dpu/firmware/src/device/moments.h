@@ -29,7 +29,9 @@ struct ofs_moments {
 	uint64_t window_ns; /* the window, and the thread's processor time then */
 	uint64_t window_cpu_ns;
 	uint32_t window_turns;
-	uint64_t starts;        /* of the storage when the turn began */
+	uint64_t starts;        /* of the storage when the turn began, */
+	uint64_t wakes;         /* and its wakes */
+	uint64_t worked_ns;     /* end of the last turn with a command or a read */
 	struct ofs_moment turn; /* its work and its phases so far */
 };
 

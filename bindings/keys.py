@@ -34,6 +34,13 @@ def _layer_words(layer_count: int) -> NDArray[np.uint64]:
     return words
 
 
+def fold_key(first: bytes, number: int) -> bytes:
+    """The 16-byte key of chunk `number` of several that are named by the first one's."""
+    folded: Any = ffi.new("struct ofs_key *")
+    lib.ofs_fold_key(ffi.cast("struct ofs_key *", ffi.from_buffer(first)), number, folded)
+    return bytes(ffi.buffer(folded))
+
+
 def value_key(volume: bytes, key: bytes) -> bytes:
     """The 16 bytes that name, in the tenant, what a volume (16 bytes) has under `key` (1 to 16)."""
     named: Any = ffi.new("struct ofs_key *")

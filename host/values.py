@@ -1,9 +1,9 @@
 """Values under keys of 1 to 16 bytes, by the commands that the firmware has for them.
 
 A value is stored whole and read whole; a store replaces what its key had in one step, and a reader
-gets the bytes of one store. A *volume* of 16 bytes has keys of its own. The maximum of a value is
-`arena.layers` blocks of the daemon. Every piece is checked as it is copied, so that what is
-returned is what was stored, or an error.
+gets the bytes of one store. A *volume* of 16 bytes has keys of its own. A value has at most as many
+blocks as a session (`limits.context_tokens`, in blocks of all layers). Every piece is checked as it
+is copied, so that what is returned is what was stored, or an error.
 
 One thread owns it, as it owns the fabric. What can fail: `BadInput` for a key, a value or a daemon
 that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a piece cannot be read.
@@ -127,7 +127,9 @@ def _refuse(rc: int, what: str) -> None:
             "the daemon stores nothing by key", "values", "set limits.values, and use fabric shm"
         )
     if code == errno.EMSGSIZE:
-        raise BadInput(f"{what} has more pieces than the arena has layers", "values", "cut it")
+        raise BadInput(
+            f"{what} is longer than a session", "values", "raise limits.context_tokens, or cut it"
+        )
     if code == errno.EINVAL:
         raise BadInput(f"{what} is empty", "values", "leave it out")
     if code in (errno.ENOSPC, errno.EDQUOT):

@@ -24,6 +24,7 @@ import msgspec
 from offstage.bindings import codec
 from offstage.bindings.archive import Value
 from offstage.bindings.errors import Corrupt
+from offstage.bindings.keys import fold_key
 
 __all__ = [
     "CHUNKS_MAX",
@@ -45,7 +46,7 @@ CHUNKS_MAX = 16
 """Chunks of one object: their keys are its name, of which S3 takes 1,024 bytes."""
 
 Block = tuple[bytes, int, Any]
-"""Store key, layer, payload."""
+"""Store key, layer, payload; of a value the key of its first chunk, and the piece's number."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -59,6 +60,10 @@ class Shape(msgspec.Struct, frozen=True):
     def pieces(self, value: Value) -> int:
         """Blocks of a value."""
         return -(-value.length // self.payload_bytes)
+
+    def place(self, first: bytes, piece: int) -> tuple[bytes, int]:
+        """Store key and layer of a value's piece."""
+        return fold_key(first, piece // self.layers), piece % self.layers
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -168,12 +173,14 @@ def unpack(shape: Shape, key: bytes, name: str, data: bytes) -> tuple[int, list[
         shape.block_tokens,
     ):
         raise Corrupt("holds blocks of another shape", name, "give each model its own prefix")
+    value = value_of(key, name)
+    most = shape.layers if value is None else shape.pieces(value)
     blocks: list[Block] = []
     at = 0
     for chunk, layer, length, size in head.blocks:
         part = body[at : at + size]
         at += size
-        if not (0 <= chunk < len(head.keys) and 0 <= layer < shape.layers) or (
+        if not (0 <= chunk < len(head.keys) and 0 <= layer < most) or (
             not 0 < size <= length <= shape.payload_bytes
         ):
             raise _damaged(name)
@@ -182,7 +189,6 @@ def unpack(shape: Shape, key: bytes, name: str, data: bytes) -> tuple[int, list[
         if len(part) != length:
             raise _damaged(name)
         blocks.append((head.keys[chunk], layer, part))
-    value = value_of(key, name)
     if at != len(body) or (
         value is not None
         and [(layer, len(part)) for _, layer, part in blocks] != _pieces(shape, value)

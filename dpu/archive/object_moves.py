@@ -28,7 +28,9 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
     take it; OffstageError where the store cannot be read now."""
     tenant, value = upload.tenant, upload.value
     count = shape.layers if value is None else shape.pieces(value)
-    blocks = _read(places, tenant, upload.keys, count)
+    names = [(key, layer) for key in upload.keys for layer in range(count)]
+    places_of = names if value is None else [shape.place(*one) for one in names]
+    blocks = _read(places, tenant, names, places_of)
     if value is not None and len(blocks) < count and not upload.condemned:
         raise OffstageError("a piece of a value is not in the store", value.key.hex())
     layers = {key: sum(1 for one, _, _ in blocks if one == key) for key in upload.keys}
@@ -48,13 +50,19 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
     tenant.counts["chunks_up"] += len(keys)
 
 
-def _read(places: Places, tenant: Tenant, keys: Sequence[bytes], layers: int) -> list[Block]:
-    """What the store has of them. OffstageError where it has some and cannot read it now."""
-    names = [(key, layer) for key in keys for layer in range(layers)]
+def _read(
+    places: Places,
+    tenant: Tenant,
+    names: Sequence[tuple[bytes, int]],
+    at: Sequence[tuple[bytes, int]],
+) -> list[Block]:
+    """What the store has of them, `at` these places. OffstageError where it has some and cannot
+    read it now."""
     blocks: list[Block] = []
     for first in range(0, len(names), places.count):
-        some = names[first : first + places.count]
-        for (key, layer), (rc, payload) in zip(some, places.read(tenant.index, some), strict=True):
+        some = at[first : first + places.count]
+        read = places.read(tenant.index, some)
+        for (key, layer), (rc, payload) in zip(names[first:], read, strict=False):
             if rc == 0:
                 blocks.append((key, layer, bytes(payload)))
             elif rc not in (-errno.ENOENT, -errno.EBADMSG):
@@ -70,7 +78,10 @@ def bring_back(
     agree on."""
     tenant = one.tenant
     begun_s = time.monotonic()
+    value = tenant.value(one.name)
     size_max = OVERHEAD_BYTES + 16 * shape.layers * shape.payload_bytes
+    if value is not None:
+        size_max = OVERHEAD_BYTES + value.length
     try:
         data = bucket.get(one.name, size_max)
     except Failed as failed:
@@ -94,8 +105,11 @@ def bring_back(
     if ttl_s and time.time() > written_s + ttl_s:
         state.condemn(tenant, [one.name])
         return
+    written = blocks
+    if value is not None:
+        written = [(*shape.place(key, piece), payload) for key, piece, payload in blocks]
     for _ in range(TRIES):
-        if _write(state, places, tenant, one.name, blocks):
+        if _write(state, places, tenant, one.name, written):
             break
     with state.lock:
         for key in keys_of(name):

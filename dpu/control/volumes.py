@@ -61,8 +61,9 @@ class Volumes:
                 errno=errno.ENOTSUP,
             )
         arena = self._config.arena
+        chunks = -(-self._config.limits.context_tokens // arena.block_tokens)
         volume = Volume(
-            arena.layers * arena.payload_bytes,
+            chunks * arena.layers * arena.payload_bytes,
             self._config.storage.size_bytes,
             known.get(nguid, "").endswith(DURABLE),
         )

@@ -22,7 +22,7 @@ from offstage.bindings.value_io import ValueTask
 from offstage.host.endpoint import Endpoint
 from offstage.host.values import Values
 
-SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, (LAYERS - 1) * PAYLOAD + 9, LAYERS * PAYLOAD)
+SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, (LAYERS - 1) * PAYLOAD + 9, 5 * LAYERS * PAYLOAD + 7)
 OTHER = "blue"
 
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
             (lambda: mine.lengths([b"k", b""]), "a key of 0 bytes"),
             (lambda: Values(mine._fabric, b"v"), "a volume of 1 bytes"),
             (lambda: mine.store(key(1), b""), "is empty"),
-            (lambda: mine.store(key(1), bytes(LAYERS * PAYLOAD + 1)), "more pieces than the arena"),
+            (lambda: mine.store(key(1), bytes(129 * LAYERS * PAYLOAD)), "longer than a session"),
         ):
             with pytest.raises(BadInput, match=says) as error:
                 wrong()

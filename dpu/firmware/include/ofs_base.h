@@ -101,6 +101,8 @@ void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, st
 uint64_t ofs_checksum(const void *data, size_t size);
 /* Key of one block: its chunk's key with the layer folded in. Two collide with p = 2^-127. */
 void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out);
+/* The key of chunk `number` of several that are named by the first one's key. */
+void ofs_fold_key(const struct ofs_key *first, uint32_t number, struct ofs_key *out);
 /* cdef: end */
 
 /* Copies, and returns the checksum of the copy; faster than the two in a row. */

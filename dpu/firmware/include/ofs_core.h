@@ -376,6 +376,13 @@ int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged
 	struct ofs_work *work);
 /* cdef: end */
 
+/*
+ * The first chunks of a session, `count` of one content: the first is named as by an append, the
+ * others by ofs_fold_key of its keys. -EINVAL: the session has chunks.
+ */
+int ofs_core_session_append_folded(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_key *content, struct ofs_chunk_info *infos);
+
 /* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
 uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 /* The tenant's common chunk under this store key; OFS_NONE: there is none. */

@@ -89,8 +89,8 @@ struct ofs_region_header {
 	uint64_t directory_offset;
 	uint64_t slots_offset;
 	uint32_t granule_count; /* parts of a block that a slot may hold; below 2: none */
-	uint32_t reserved;
-	uint64_t checksum; /* of the fields above */
+	uint32_t layer_count;   /* of a chunk */
+	uint64_t checksum;      /* of the fields above */
 };
 
 /* Two entries share a cache line; a bucket is four lines: one one-sided read. */
@@ -119,9 +119,10 @@ enum ofs_op {
 
 /*
  * What a VALUES command does with each value it names, and in `told` says of it. STORE and RETRIEVE
- * open a session of one chunk, whose layer i has the value's piece i of a payload's bytes, the
- * last one shorter. Pieces are written by PUT and read by STEP or one-sidedly, as any block. END
- * ends the session; COMMIT does too, and makes what was stored the key's value, in one step.
+ * open a session of as many chunks as the value needs: piece i of a payload's bytes, the last one
+ * shorter, is the block of layer i % layer_count and ordinal i / layer_count. Pieces are written by
+ * PUT and read by STEP or one-sidedly, as any block. END ends the session; COMMIT does too, and
+ * makes what was stored the key's value, in one step.
  */
 enum ofs_value_verb {
 	OFS_VALUE_EXIST = 1,    /* told: its length */
@@ -151,7 +152,9 @@ struct ofs_value_told {
 	int32_t rc;
 	uint32_t session;
 	uint64_t length;
-	struct ofs_key chunk; /* its key in the directory: fold the layer in with ofs_block_key */
+	/* Of its first chunk, in the directory: fold in a chunk's number with ofs_fold_key, and the layer
+	 * with ofs_block_key. */
+	struct ofs_key chunk;
 };
 
 /*
@@ -378,6 +381,7 @@ struct ofs_region_config {
 	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
 	uint32_t lba_size_bytes;     /* power of two, at least 128 */
 	uint32_t granule_count;      /* below 2: slots hold whole blocks; else lba at least 512 */
+	uint32_t layer_count;        /* told to hosts */
 	uint64_t boot_id;
 	struct ofs_dma_config memory;
 };

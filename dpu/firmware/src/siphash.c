@@ -98,3 +98,11 @@ ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out)
 	out->lo = chunk->lo ^ word;
 	out->hi = chunk->hi ^ ofs_mix(word);
 }
+
+void
+ofs_fold_key(const struct ofs_key *first, uint32_t number, struct ofs_key *out)
+{
+	*out = *first;
+	if (number > 0)
+		ofs_block_key(first, UINT16_MAX + number, out); /* no layer has such a number */
+}

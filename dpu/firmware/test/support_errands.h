@@ -11,7 +11,7 @@
 #include "value_io.h"
 
 enum { PAYLOAD = 4096, LAYERS = 4, KEYS = 6, TASKS = 12, ROUNDS = 60, LONG = 11 };
-#define VALUE_MAX (LAYERS * PAYLOAD)
+#define VALUE_MAX (10 * PAYLOAD) /* three chunks */
 
 struct bed {
 	struct world world;

@@ -9,7 +9,7 @@
 
 #define PAYLOAD 4096u
 #define LAYERS 4u
-#define VALUE_MAX (LAYERS * PAYLOAD)
+#define VALUE_MAX (10 * PAYLOAD) /* three chunks */
 #define KEYS 6u
 #define NONE 0u /* no value: seeds begin at 1 */
 struct shelf {
@@ -29,6 +29,12 @@ static uint64_t
 length_of(uint32_t seed)
 {
 	return 1 + (seed * 2654435761u) % VALUE_MAX;
+}
+
+static uint32_t
+pieces(uint32_t seed)
+{
+	return (uint32_t)((length_of(seed) + PAYLOAD - 1) / PAYLOAD);
 }
 
 static void
@@ -101,9 +107,7 @@ ask(struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
 static struct ofs_value_told
 ask_key(struct world_host *host, uint32_t verb, uint32_t number)
 {
-	struct ofs_value_ask asked = {.key = key_of(number)};
-
-	return ask(host, verb, &asked);
+	return ask(host, verb, &(struct ofs_value_ask){.key = key_of(number)});
 }
 
 static int
@@ -113,13 +117,13 @@ ask_session(struct world_host *host, uint32_t verb, uint32_t session)
 }
 
 static int
-put_piece(struct world_host *host, uint32_t session, uint32_t layer, const uint8_t *bytes,
+put_piece(struct world_host *host, uint32_t session, uint32_t piece, const uint8_t *bytes,
 	uint32_t length)
 {
-	uint32_t ordinal = 0;
+	uint32_t ordinal = piece / LAYERS;
 	int32_t rc = 1;
 	struct ofs_put put = {.session = session,
-		.layer = layer,
+		.layer = piece % LAYERS,
 		.count = 1,
 		.length_bytes = length,
 		.ordinals = &ordinal,
@@ -131,7 +135,7 @@ put_piece(struct world_host *host, uint32_t session, uint32_t layer, const uint8
 	return ofs_driver_put(host->driver, &put) != 0 ? -EIO : rc;
 }
 
-/* Begins a store and writes all of its pieces but the first `missing`. */
+/* Begins a store and writes all of its pieces but the last `missing`. */
 static struct ofs_value_told
 begin(struct world_host *host, uint32_t number, uint32_t seed, uint32_t flags, uint32_t missing)
 {
@@ -140,12 +144,11 @@ begin(struct world_host *host, uint32_t number, uint32_t seed, uint32_t flags, u
 	struct ofs_value_told told = ask(host, OFS_VALUE_STORE, &asked);
 
 	fill(seed, bytes);
-	for (uint32_t layer = missing; told.rc == 0 && layer * PAYLOAD < asked.length; layer++) {
-		uint64_t left = asked.length - (uint64_t)layer * PAYLOAD;
+	for (uint32_t piece = 0; told.rc == 0 && piece + missing < pieces(seed); piece++) {
+		uint64_t left = asked.length - (uint64_t)piece * PAYLOAD;
+		uint32_t size = left < PAYLOAD ? (uint32_t)left : PAYLOAD;
 
-		assert(put_piece(host, told.session, layer, bytes + layer * PAYLOAD,
-				   (uint32_t)(left < PAYLOAD ? left : PAYLOAD))
-			== 0);
+		assert(put_piece(host, told.session, piece, bytes + piece * PAYLOAD, size) == 0);
 	}
 	return told;
 }
@@ -170,12 +173,12 @@ read_open(struct world_host *host, const struct ofs_value_told *told, uint32_t s
 {
 	static uint8_t bytes[VALUE_MAX], got[VALUE_MAX];
 
-	assert(told->rc == 0 && told->length == length_of(seed));
-	assert(ofs_driver_register(host->driver, got, sizeof(got)) == 0);
+	assert(told->rc == 0 && told->length == length_of(seed)
+		&& ofs_driver_register(host->driver, got, sizeof(got)) == 0);
 	fill(seed, bytes);
-	for (uint32_t layer = 0; layer * PAYLOAD < told->length; layer++) {
-		uint32_t ordinal = 0, row = layer, length = 0;
-		uint64_t left = told->length - (uint64_t)layer * PAYLOAD;
+	for (uint32_t piece = 0; piece * PAYLOAD < told->length; piece++) {
+		uint32_t ordinal = piece / LAYERS, layer = piece % LAYERS, length = 0;
+		uint64_t left = told->length - (uint64_t)piece * PAYLOAD;
 		struct ofs_key key;
 		int32_t rc = 1;
 		uint8_t end;
@@ -187,14 +190,15 @@ read_open(struct world_host *host, const struct ofs_value_told *told, uint32_t s
 			.ordinals = &ordinal,
 			.keys = &key,
 			.target = got,
-			.target_index = &row,
+			.target_index = &piece,
 			.target_stride_bytes = PAYLOAD,
 			.timeout_ns = SECOND_NS,
 			.ends = &end,
 			.rcs = &rc,
 			.lengths = &length};
 
-		ofs_block_key(&told->chunk, layer, &key);
+		ofs_fold_key(&told->chunk, ordinal, &key);
+		ofs_block_key(&key, layer, &key);
 		assert(ofs_driver_fetch(host->driver, &fetch) == 0 && rc == 0);
 		assert(length == (left < PAYLOAD ? left : PAYLOAD));
 	}
@@ -223,12 +227,6 @@ blocks(struct shelf *shelf)
 {
 	world_pass(&shelf->world, SECOND_NS);
 	return world_status(&shelf->world).store.blocks;
-}
-
-static uint32_t
-pieces(uint32_t seed)
-{
-	return (uint32_t)((length_of(seed) + PAYLOAD - 1) / PAYLOAD);
 }
 
 /* What was stored is read; another tenant's key, and one that was deleted, have no value. */
@@ -287,8 +285,7 @@ test_what_is_not_committed_is_no_value(void)
 	host = &shelf.hosts[0];
 	assert(store(host, 1, 5, 0) == 0);
 	told = begin(host, 1, 6, 0, 0);
-	assert(ask_session(host, OFS_VALUE_END, told.session) == 0);
-	assert(pieces(12) > 1);
+	assert(ask_session(host, OFS_VALUE_END, told.session) == 0 && pieces(12) > LAYERS + 1);
 	told = begin(host, 1, 12, 0, 1);
 	assert(ask_session(host, OFS_VALUE_COMMIT, told.session) == -EAGAIN);
 	assert(begin(host, 2, 7, 0, 0).rc == 0);
@@ -303,7 +300,7 @@ test_what_is_not_committed_is_no_value(void)
 static void
 test_what_cannot_be_is_refused(void)
 {
-	struct ofs_value_ask asked = {.key = key_of(1), .length = VALUE_MAX + 1};
+	struct ofs_value_ask asked = {.key = key_of(1)};
 	struct ofs_value_told told, other;
 	struct ofs_asking asking = {7, 1, &asked, &told, SECOND_NS};
 	uint8_t bytes[PAYLOAD] = {0};
@@ -312,9 +309,11 @@ test_what_cannot_be_is_refused(void)
 
 	shelf_open(&shelf, OFS_WRITE_THROUGH, OFS_PREFETCH_SHARED);
 	host = &shelf.hosts[0];
-	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
-	asked.length = 0;
 	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
+	asked.length = (uint64_t)shelf.config.core.session_chunk_max * LAYERS * PAYLOAD + 1;
+	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
+	asked.length = UINT64_MAX;
+	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
 	asked = (struct ofs_value_ask){.key = key_of(1), .length = 1, .flags = 8};
 	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
 	assert(store(host, 1, 5, OFS_VALUE_OVER) == -ENOENT);
@@ -322,18 +321,18 @@ test_what_cannot_be_is_refused(void)
 	assert(store(host, 1, 6, OFS_VALUE_OVER) == 0);
 	told = begin(host, 2, 7, OFS_VALUE_KEEP, 0);
 	other = begin(host, 2, 8, OFS_VALUE_KEEP, 0);
-	assert(ask_session(host, OFS_VALUE_COMMIT, other.session) == 0);
-	assert(ask_session(host, OFS_VALUE_COMMIT, told.session) == -EEXIST);
+	assert(ask_session(host, OFS_VALUE_COMMIT, other.session) == 0
+		&& ask_session(host, OFS_VALUE_COMMIT, told.session) == -EEXIST);
 	expect(host, 2, 8);
-	assert(length_of(7) % PAYLOAD != 0);
-	assert(put_piece(host, told.session, pieces(7) - 1, bytes, PAYLOAD) == -EINVAL);
-	assert(put_piece(host, told.session, pieces(7), bytes, 1) == -EINVAL);
+	assert(length_of(7) % PAYLOAD != 0
+		&& put_piece(host, told.session, pieces(7) - 1, bytes, PAYLOAD) == -EINVAL
+		&& put_piece(host, told.session, pieces(7), bytes, 1) == -EINVAL);
 	assert(put_piece(host, told.session, 0, bytes, PAYLOAD - 1) == -EINVAL);
 	assert(ask_session(host, OFS_VALUE_END, told.session) == 0);
 	told = ask_key(host, OFS_VALUE_RETRIEVE, 1);
 	assert(put_piece(host, told.session, 0, bytes, PAYLOAD) == -EINVAL);
-	assert(ask_session(host, OFS_VALUE_COMMIT, told.session) == -EPERM);
-	assert(ask_session(&shelf.hosts[1], OFS_VALUE_END, told.session) == -EPERM);
+	assert(ask_session(host, OFS_VALUE_COMMIT, told.session) == -EPERM
+		&& ask_session(&shelf.hosts[1], OFS_VALUE_END, told.session) == -EPERM);
 	assert(ask_session(host, OFS_VALUE_END, told.session) == 0);
 	assert(ofs_driver_values(host->driver, &asking) == -EINVAL);
 	shelf_close(&shelf);
@@ -397,7 +396,7 @@ test_values_are_there_after_a_power_cut(void)
 	assert(store(&shelf.hosts[1], 1, 8, 0) == 0 && store(host, 3, 9, 0) == 0);
 	assert(ask_key(host, OFS_VALUE_DELETE, 3).rc == 0);
 	world_pass(&shelf.world, SECOND_NS);
-	assert(pieces(12) > 1 && begin(host, 1, 12, 0, 1).rc == 0);
+	assert(pieces(12) > LAYERS + 1 && begin(host, 1, 12, 0, 1).rc == 0);
 	for (int i = 0; i < 2; i++) {
 		cut(&shelf);
 		expect(host, 1, 5);
@@ -468,6 +467,7 @@ random_commands(uint32_t write_mode, uint32_t seed)
 			break;
 		case 5:
 			if (ofs_draw(&state) % 4 == 0) {
+				world_pass(&shelf.world, SECOND_NS); /* deleted blocks are wiped */
 				assert(ofs_device_drain(shelf.world.device, SECOND_NS) == 0);
 				cut(&shelf);
 			} else {

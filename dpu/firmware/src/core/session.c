@@ -300,6 +300,26 @@ ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session
 }
 
 int
+ofs_core_session_append_folded(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_key *content, struct ofs_chunk_info *infos)
+{
+	const struct ofs_key none = {0, 0};
+	struct ofs_chunk_keys *keys = core->append_keys;
+	int rc = append_check(core, session, count);
+
+	if (rc)
+		return rc;
+	if (core->sessions[session].count > 0)
+		return -EINVAL;
+	keys[0] = chain_keys(core, &core->sessions[session], &none, content);
+	for (uint32_t i = 1; i < count; i++) {
+		ofs_fold_key(&keys[0].store_key, i, &keys[i].store_key);
+		ofs_fold_key(&keys[0].key, i, &keys[i].key);
+	}
+	return append(core, now_ns, session, count, keys, infos);
+}
+
+int
 ofs_core_session_append_keys(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos)
 {

@@ -54,6 +54,7 @@ tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, ui
 		.tenant = device->tenant_count,
 		.boot_id = device->status.boot_id,
 		.granule_count = device->config.store.granule_count,
+		.layer_count = device->config.core.layer_count,
 		.memory = device->config.memory,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
 		.lba_size_bytes = device->storage->lba_size_bytes};
@@ -162,8 +163,9 @@ count_staged(const struct ofs_device *device, uint32_t tenant, struct ofs_chunk_
 	}
 }
 
+/* Of one content (`folded`), or of as many as there are chunks. */
 static int
-session_append(struct ofs_device *device, uint32_t session, uint32_t count,
+append(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos)
 {
 	struct ofs_device_session *state;
@@ -175,11 +177,11 @@ session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	if (count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
 	do {
-		rc = ofs_device_quota_append(device, session, count, contents);
+		rc = ofs_device_quota_append(device, session, count, folded, contents);
 		if (rc != 0)
 			return rc;
-		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), session, count,
-			contents, infos);
+		rc = (folded ? ofs_core_session_append_folded : ofs_core_session_append)(device->core,
+			ofs_device_now_ns(device), session, count, contents, infos);
 		ofs_device_after_event(device, rc);
 	} while (rc == -ENOSPC
 		&& ofs_device_purge(device, device->ports.entries[state->port].tenant, false));
@@ -195,13 +197,20 @@ session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	return rc;
 }
 
+static int
+session_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos)
+{
+	return append(device, session, count, false, contents, infos);
+}
+
 OFS_DEVICE_CALL(session_append, (uint32_t, session), (uint32_t, count),
 	(const struct ofs_key *, contents), (struct ofs_chunk_info *, infos));
 
 int
 ofs_device_begin_session(struct ofs_device *device, uint32_t port,
-	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t *session,
-	struct ofs_chunk_info *info)
+	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t count,
+	uint32_t *session)
 {
 	const struct ofs_device_tenant *tenant = &device->tenants[device->ports.entries[port].tenant];
 	int rc;
@@ -211,7 +220,7 @@ ofs_device_begin_session(struct ofs_device *device, uint32_t port,
 	rc = session_open(device, port, config, session);
 	if (rc != 0)
 		return rc == -ENOSPC ? -EBUSY : rc; /* there is one when another has ended */
-	rc = session_append(device, *session, 1, content, info);
+	rc = append(device, *session, count, true, content, device->values.infos);
 	if (rc != 0)
 		(void)ofs_device_end_session(device, *session, true);
 	return rc;

@@ -245,6 +245,7 @@ close_tables(struct ofs_device *device)
 	free(device->commands.command.asks);
 	free(device->values.entries);
 	free(device->values.told);
+	free(device->values.infos);
 	free(device->waiters.ends);
 	free(device->moments.entries);
 }

@@ -55,10 +55,10 @@ struct ofs_sessions {
 /* 0, or -EPERM if the session is not one of this port's host. */
 int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep);
-/* control.c: as the control call, on the reactor's thread. */
+/* control.c: a session with `count` chunks of one content, told in `values.infos`. */
 int ofs_device_begin_session(struct ofs_device *device, uint32_t port,
-	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t *session,
-	struct ofs_chunk_info *info);
+	const struct ofs_session_config *config, const struct ofs_key *content, uint32_t count,
+	uint32_t *session);
 /* Deletes the blocks of a chunk, unless a session reads from its store key. */
 void ofs_device_delete_named(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_key *store_key, uint32_t chunk);

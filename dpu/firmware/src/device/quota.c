@@ -56,9 +56,10 @@ spare_chunks(const struct ofs_device *device, uint32_t tenant, uint32_t named)
 }
 
 int
-ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
+ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
 	const struct ofs_key *contents)
 {
+	uint32_t named = folded ? 1 : count; /* the first is there if the others are */
 	uint32_t number = device->ports.entries[device->sessions.entries[session].port].tenant;
 	struct ofs_device_tenant *tenant = &device->tenants[number];
 	uint64_t most = tenant->quota.chunks_max, wants, goes;
@@ -68,11 +69,12 @@ ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t co
 		return 0;
 	do {
 		made =
-			ofs_core_session_look(device->core, session, count, contents, device->sessions.looked);
+			ofs_core_session_look(device->core, session, named, contents, device->sessions.looked);
+		made = folded && made > 0 ? made * (int)count : made;
 		wants = ofs_core_chunk_count(device->core, number) + (uint64_t)(made > 0 ? made : 0);
 		if (made <= 0 || wants <= most)
 			return 0;
-		goes = spare_chunks(device, number, warm(device, count));
+		goes = spare_chunks(device, number, warm(device, named));
 		if (goes < wants - most)
 			break;
 		if (goes > wants - most + most / SPARE_PART)

@@ -4,23 +4,38 @@
 
 #define VALUES_BATCH 64
 
+/* What is there of a value that is not kept; and the piece that named it, whatever its tag says. */
+static void
+drop(struct ofs_device *device, const struct ofs_value *value, const struct ofs_store_value *found)
+{
+	uint32_t chunk = ofs_core_chunk_find(device->core, value->tenant, &found->store_key);
+
+	if (ofs_value_fits(device, found->length))
+		ofs_value_drop(device, value);
+	if (chunk != OFS_NONE)
+		ofs_device_delete_named(device, value->tenant, &found->store_key, chunk);
+}
+
 /* Of two stores of a key that are both whole the later one counts: a crash came between its last
  * piece and the end of the other. */
 static void
 restore_value(struct ofs_device *device, uint32_t tenant, const struct ofs_store_value *found)
 {
 	struct ofs_value *entry = ofs_value_find(&device->values, tenant, &found->key);
-	struct ofs_value value = {.store_key = found->store_key, .tenant = tenant};
+	struct ofs_value value = {.tenant = tenant};
+	struct ofs_key content;
 
 	value.name = (struct ofs_value_name){.key = found->key,
 		.length = found->length,
 		.generation = found->generation};
 	if (entry != NULL && entry->name.generation == found->generation)
 		return; /* another piece of it was here before */
-	if (!ofs_value_is_whole(device, tenant, &found->store_key, found->length)
+	content = ofs_value_content(&value.name);
+	value.store_key = ofs_core_first_key(device->core, tenant, &content);
+	if (!ofs_value_fits(device, found->length) || !ofs_value_is_whole(device, &value, false)
 		|| (entry != NULL && found->generation < entry->name.generation)
 		|| (entry == NULL && device->values.count >= device->config.value_max)) {
-		ofs_value_drop(device, tenant, &found->store_key);
+		drop(device, &value, found);
 		return;
 	}
 	if (entry != NULL)

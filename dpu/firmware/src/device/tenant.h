@@ -44,9 +44,10 @@ struct ofs_device_tenant {
 };
 
 /* quota.c: a tenant's limits, which apply even if there is room. */
-/* 0: the session may append these; -EDQUOT. May delete kept chunks of the tenant. */
+/* 0: the session may append these (`folded`: of one content); -EDQUOT. May delete kept chunks of
+ * the tenant. */
 int ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
-	const struct ofs_key *contents);
+	bool folded, const struct ofs_key *contents);
 /* 0: the block may be written; -EAGAIN: not in this turn; -EDQUOT. As above. */
 int ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write);
 /* Whether one more block may be staged before it is written. */

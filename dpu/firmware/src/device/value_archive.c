@@ -84,7 +84,7 @@ ofs_value_leave(struct ofs_device *device, uint32_t tenant, const struct ofs_key
 	}
 	entry->place = OFS_VALUE_LEAVING;
 	ofs_value_note(device, entry, OFS_LIST_NOW);
-	ofs_value_drop(device, tenant, &entry->store_key);
+	ofs_value_drop(device, entry);
 	return -EAGAIN;
 }
 
@@ -109,7 +109,7 @@ ofs_value_awaits(const struct ofs_device *device, uint32_t tenant,
 		return true;
 	entry = find(device, tenant, &block->key, block->generation);
 	return entry != NULL && entry->place == OFS_VALUE_AWAY
-		&& ofs_key_equal(&entry->store_key, &block->store_key);
+		&& ofs_value_has_chunk(device, entry, &block->store_key);
 }
 
 void
@@ -120,8 +120,11 @@ ofs_value_arrived(struct ofs_device *device, uint32_t tenant, const struct ofs_a
 	if (block->generation == 0 || (entry != NULL && entry->place == OFS_VALUE_HERE))
 		return;
 	if (!ofs_value_awaits(device, tenant, block)) {
-		ofs_value_drop(device, tenant, &block->store_key);
-	} else if (ofs_value_is_whole(device, tenant, &entry->store_key, entry->name.length)) {
+		uint32_t chunk = ofs_core_chunk_find(device->core, tenant, &block->store_key);
+
+		if (chunk != OFS_NONE)
+			ofs_device_delete_named(device, tenant, &block->store_key, chunk);
+	} else if (ofs_value_is_whole(device, entry, false)) {
 		entry->place = OFS_VALUE_HERE;
 		ofs_value_enlist(&device->values, entry, OFS_LIST_NONE);
 	}
@@ -228,7 +231,7 @@ take_in(struct ofs_device *device, const struct ofs_value_note *note)
 	key = ofs_core_first_key(device->core, note->tenant, &content);
 	/* Nothing on the drive is deleted or written because of a name that says what is not so. */
 	if (!ofs_key_equal(&key, &note->store_key) || note->generation == 0 || note->length == 0
-		|| ofs_value_pieces(device, note->length) > device->config.core.layer_count)
+		|| !ofs_value_fits(device, note->length))
 		return -EINVAL;
 	if (note->generation > device->values.generation)
 		device->values.generation = note->generation;

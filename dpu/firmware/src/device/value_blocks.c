@@ -4,13 +4,42 @@
 
 #define SWEEP 64 /* entries looked at for one that has lost its blocks */
 
-uint32_t
-ofs_value_pieces(const struct ofs_device *device, uint64_t length)
+static uint32_t
+pieces_of(const struct ofs_device *device, uint64_t length)
 {
 	uint32_t payload = device->config.store.payload_size_bytes;
-	uint64_t pieces = (length + payload - 1) / payload;
+	uint64_t pieces = length / payload + (length % payload != 0);
 
 	return pieces > UINT32_MAX ? UINT32_MAX : (uint32_t)pieces;
+}
+
+uint32_t
+ofs_value_chunks(const struct ofs_device *device, uint64_t length)
+{
+	uint32_t layers = device->config.core.layer_count;
+
+	return (uint32_t)(((uint64_t)pieces_of(device, length) + layers - 1) / layers);
+}
+
+bool
+ofs_value_fits(const struct ofs_device *device, uint64_t length)
+{
+	return pieces_of(device, length) < UINT32_MAX
+		&& ofs_value_chunks(device, length) <= device->config.core.session_chunk_max;
+}
+
+bool
+ofs_value_has_chunk(const struct ofs_device *device, const struct ofs_value *value,
+	const struct ofs_key *store_key)
+{
+	struct ofs_key key;
+
+	for (uint32_t i = ofs_value_chunks(device, value->name.length); i-- > 0;) {
+		ofs_fold_key(&value->store_key, i, &key);
+		if (ofs_key_equal(&key, store_key))
+			return true;
+	}
+	return false;
 }
 
 /* A content of its own for each store of a key, which no content of a host's chunk can be made to
@@ -37,28 +66,53 @@ is_dirty(const struct ofs_device *device, uint32_t tenant, uint32_t chunk, uint3
 		&& device->tenants[tenant].flush_of[slot] != OFS_NONE;
 }
 
-bool
-ofs_value_is_whole(const struct ofs_device *device, uint32_t tenant,
-	const struct ofs_key *store_key, uint64_t length)
+/* Of chunk `number` of the value: whether its first `pieces` are there. */
+static bool
+has_pieces(const struct ofs_device *device, const struct ofs_value *value, uint32_t number,
+	uint32_t pieces, bool stored)
 {
-	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, store_key);
+	struct ofs_key store_key;
+	uint32_t chunk;
 
+	ofs_fold_key(&value->store_key, number, &store_key);
+	chunk = ofs_core_chunk_find(device->core, value->tenant, &store_key);
 	if (chunk == OFS_NONE)
 		return false;
-	for (uint32_t layer = ofs_value_pieces(device, length); layer-- > 0;)
+	for (uint32_t layer = pieces; layer-- > 0;)
 		if (!ofs_core_block_is_stored(device->core, chunk, layer)
-			&& !is_dirty(device, tenant, chunk, layer))
+			&& (stored || !is_dirty(device, value->tenant, chunk, layer)))
 			return false;
 	return true;
 }
 
-void
-ofs_value_drop(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key)
+bool
+ofs_value_is_whole(const struct ofs_device *device, const struct ofs_value *value, bool stored)
 {
-	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, store_key);
+	uint32_t layers = device->config.core.layer_count;
+	uint32_t left = pieces_of(device, value->name.length);
 
-	if (chunk != OFS_NONE)
-		ofs_device_delete_named(device, tenant, store_key, chunk);
+	for (uint32_t i = 0; left > 0; i++) {
+		uint32_t some = left < layers ? left : layers;
+
+		if (!has_pieces(device, value, i, some, stored))
+			return false;
+		left -= some;
+	}
+	return true;
+}
+
+void
+ofs_value_drop(struct ofs_device *device, const struct ofs_value *value)
+{
+	for (uint32_t i = ofs_value_chunks(device, value->name.length); i-- > 0;) {
+		struct ofs_key store_key;
+		uint32_t chunk;
+
+		ofs_fold_key(&value->store_key, i, &store_key);
+		chunk = ofs_core_chunk_find(device->core, value->tenant, &store_key);
+		if (chunk != OFS_NONE)
+			ofs_device_delete_named(device, value->tenant, &store_key, chunk);
+	}
 }
 
 void
@@ -67,7 +121,7 @@ ofs_value_forget(struct ofs_device *device, struct ofs_value *entry)
 	struct ofs_value value = *entry;
 
 	ofs_value_remove(&device->values, entry);
-	ofs_value_drop(device, value.tenant, &value.store_key);
+	ofs_value_drop(device, &value);
 }
 
 /* The blocks of an archived value are gone: the archive alone has it. */
@@ -77,7 +131,7 @@ went(struct ofs_device *device, struct ofs_value *entry)
 	assert(entry->archived && entry->place == OFS_VALUE_HERE);
 	entry->place = OFS_VALUE_AWAY;
 	entry->wanted_ns = 0;
-	ofs_value_drop(device, entry->tenant, &entry->store_key); /* what is left of it */
+	ofs_value_drop(device, entry); /* what is left of it */
 }
 
 /* The key's entry; NULL: it has none, or it had one that has lost blocks and is in no archive. */
@@ -86,8 +140,7 @@ ofs_value_look(struct ofs_device *device, uint32_t tenant, const struct ofs_key 
 {
 	struct ofs_value *entry = ofs_value_find(&device->values, tenant, key);
 
-	if (entry == NULL || entry->place != OFS_VALUE_HERE
-		|| ofs_value_is_whole(device, tenant, &entry->store_key, entry->name.length))
+	if (entry == NULL || entry->place != OFS_VALUE_HERE || ofs_value_is_whole(device, entry, false))
 		return entry;
 	if (entry->archived) {
 		went(device, entry);

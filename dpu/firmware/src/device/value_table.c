@@ -109,15 +109,15 @@ ofs_device_is_piece(const struct ofs_device *device, const struct ofs_sqe *sqe)
 {
 	const struct ofs_device_session *state = &device->sessions.entries[sqe->session];
 	uint32_t payload = device->config.store.payload_size_bytes;
-	uint64_t before = (uint64_t)sqe->layer * payload;
-	uint64_t left;
+	uint64_t index = (uint64_t)sqe->ordinal * device->config.core.layer_count + sqe->layer;
+	uint64_t before = index * payload, left;
 
 	if (state->role == OFS_VALUE_NO_ROLE)
 		return true;
 	if (state->role != OFS_VALUE_WRITES || before >= state->value.length)
 		return false;
 	left = state->value.length - before;
-	return sqe->ordinal == 0 && sqe->length == (left < payload ? left : payload);
+	return sqe->length == (left < payload ? left : payload);
 }
 
 bool

@@ -17,9 +17,9 @@ begin(struct ofs_device *device, uint32_t port, const struct ofs_value_name *nam
 {
 	struct ofs_session_config config = {.select_blocks = 1, .step_ns = STEP_NS};
 	struct ofs_key content = ofs_value_content(name);
+	uint32_t chunks = ofs_value_chunks(device, name->length);
 	struct ofs_device_session *state;
-	struct ofs_chunk_info info;
-	int rc = ofs_device_begin_session(device, port, &config, &content, &told->session, &info);
+	int rc = ofs_device_begin_session(device, port, &config, &content, chunks, &told->session);
 
 	if (rc != 0)
 		return rc;
@@ -27,7 +27,7 @@ begin(struct ofs_device *device, uint32_t port, const struct ofs_value_name *nam
 	state->role = role;
 	state->value = *name;
 	told->length = name->length;
-	told->chunk = info.key;
+	told->chunk = device->values.infos[0].key;
 	return 0;
 }
 
@@ -61,7 +61,7 @@ store(struct ofs_device *device, uint32_t port, const struct ofs_value_ask *ask,
 
 	if (ask->length == 0 || ask->flags & ~STORE_FLAGS)
 		return -EINVAL;
-	if (ofs_value_pieces(device, ask->length) > device->config.core.layer_count)
+	if (!ofs_value_fits(device, ask->length))
 		return -EMSGSIZE;
 	entry = ofs_value_look(device, device->ports.entries[port].tenant, &ask->key);
 	rc = check_flags(device, entry, ask->flags);
@@ -71,18 +71,6 @@ store(struct ofs_device *device, uint32_t port, const struct ofs_value_ask *ask,
 		return rc;
 	name.generation = ++device->values.generation;
 	return begin(device, port, &name, OFS_VALUE_WRITES, told);
-}
-
-/* Whether a piece of a whole value is not on the drive yet. */
-static bool
-is_on_its_way(const struct ofs_device *device, uint32_t tenant, const struct ofs_value *value)
-{
-	uint32_t chunk = ofs_core_chunk_find(device->core, tenant, &value->store_key);
-
-	for (uint32_t layer = ofs_value_pieces(device, value->name.length); layer-- > 0;)
-		if (!ofs_core_block_is_stored(device->core, chunk, layer))
-			return true;
-	return false;
 }
 
 /* From here on the key's value is what this session wrote, and what it was before is deleted. */
@@ -99,8 +87,7 @@ commit(struct ofs_device *device, uint32_t port, uint32_t session)
 	if (state->role != OFS_VALUE_WRITES)
 		return -EPERM;
 	value.store_key = state->chunks[0].store_key;
-	if (!ofs_value_is_whole(device, tenant, &value.store_key, value.name.length)
-		|| (value.name.flags & OFS_VALUE_DURABLE && is_on_its_way(device, tenant, &value)))
+	if (!ofs_value_is_whole(device, &value, value.name.flags & OFS_VALUE_DURABLE))
 		return -EAGAIN;
 	entry = ofs_value_look(device, tenant, &value.name.key);
 	if (entry != NULL && entry->place == OFS_VALUE_LEAVING)
@@ -171,9 +158,8 @@ void
 ofs_device_values(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
-	struct ofs_value_told *told = device->values.told;
-
 	const struct ofs_device_port *state = &device->ports.entries[port];
+	struct ofs_value_told *told = device->values.told;
 
 	assert(sqe->demand_count <= device->config.core.demand_max / 2); /* the port checked it */
 	for (uint32_t i = 0; i < sqe->demand_count; i++) {
@@ -202,7 +188,8 @@ ofs_device_open_values(struct ofs_device *device)
 	values->generation =
 		(ofs_clock_unix_s(&device->clock) << 30) + (ofs_device_now_ns(device) & ((1u << 30) - 1));
 	values->told = calloc(device->config.core.demand_max / 2 + 1, sizeof(*values->told));
-	if (values->told == NULL)
+	values->infos = calloc(device->config.core.session_chunk_max, sizeof(*values->infos));
+	if (values->told == NULL || values->infos == NULL)
 		return -ENOMEM;
 	if (device->config.value_max == 0)
 		return 0;

@@ -1,13 +1,13 @@
 /*
  * device/values.h: values under keys of 16 bytes.
  *
- * Model: belongs to the reactor's thread. A value is one chunk, piece i in its layer i, and the
- * chunk's content is the key and the *generation*, which numbers the stores: each store of a key is
- * a chunk of its own, and the table says which is the key's value. So a value is replaced in one
- * step, no block of it is ever of two stores, and core, store and directory see blocks as of any
- * session. The table is rebuilt at open from the tags behind trailers (value_tag.h). An entry whose
- * blocks are gone (expired, purged, unreadable) is absent, and leaves the table when it is looked
- * at.
+ * Model: belongs to the reactor's thread. A value is as many chunks as its pieces need, each with
+ * a piece in every layer. Their content is the key and the *generation*, which numbers the stores:
+ * each store of a key has chunks of its own, and the table says which are the key's value. So a
+ * value is replaced in one step, no block of it is ever of two stores, and core, store and
+ * directory see blocks as of any session. The table is rebuilt at open from the tags behind
+ * trailers (value_tag.h). An entry whose blocks are gone (expired, purged, unreadable) is absent,
+ * and leaves the table when it is looked at.
  *
  * With an archive (value_archive.c) an entry may be *away*: the archive has the value and the store
  * does not. It comes back when a host asks for it. One that was deleted is *leaving* until that is
@@ -52,7 +52,7 @@ enum ofs_value_list {
 
 struct ofs_value {
 	struct ofs_value_name name; /* generation 0: the entry is empty */
-	struct ofs_key store_key;   /* of its chunk */
+	struct ofs_key store_key;   /* of its first chunk: ofs_fold_key has the others */
 	uint32_t tenant;
 	uint8_t place; /* enum ofs_value_place */
 	bool archived; /* the archive has it */
@@ -67,25 +67,31 @@ struct ofs_values {
 	uint32_t count;
 	uint32_t noted; /* in lists */
 	uint32_t firsts[OFS_LIST_COUNT], lasts[OFS_LIST_COUNT];
-	uint32_t news;               /* bits of lists that are not empty; under the mailbox's mutex */
-	bool listed;                 /* what has no entry is not in the archive either */
-	uint64_t generation;         /* the last one given, or seen */
-	uint32_t swept;              /* where the search for entries without blocks goes on */
-	struct ofs_value_told *told; /* of one command */
+	uint32_t news;                /* bits of lists that are not empty; under the mailbox's mutex */
+	bool listed;                  /* what has no entry is not in the archive either */
+	uint64_t generation;          /* the last one given, or seen */
+	uint32_t swept;               /* where the search for entries without blocks goes on */
+	struct ofs_value_told *told;  /* of one command */
+	struct ofs_chunk_info *infos; /* [session_chunk_max] of the session that was begun last */
 };
 
 int ofs_device_open_values(struct ofs_device *device);
 /* Carries out a VALUES command, and answers it. */
 void ofs_device_values(struct ofs_device *device, uint32_t port, const struct ofs_command *command);
 /* value_blocks.c */
-uint32_t ofs_value_pieces(const struct ofs_device *device, uint64_t length);
+uint32_t ofs_value_chunks(const struct ofs_device *device, uint64_t length);
+/* Whether a session has room for a value of this length. */
+bool ofs_value_fits(const struct ofs_device *device, uint64_t length);
+/* Of a value's first chunk: whether this is the store key of one of its chunks. */
+bool ofs_value_has_chunk(const struct ofs_device *device, const struct ofs_value *value,
+	const struct ofs_key *store_key);
 /* A content of its own for each store of a key. */
 struct ofs_key ofs_value_content(const struct ofs_value_name *name);
-/* Whether all pieces of a value of this length are there. */
-bool ofs_value_is_whole(const struct ofs_device *device, uint32_t tenant,
-	const struct ofs_key *store_key, uint64_t length);
+/* Whether all pieces of the value are there; `stored`: on the drive. */
+bool ofs_value_is_whole(const struct ofs_device *device, const struct ofs_value *value,
+	bool stored);
 /* Deletes its blocks, unless a session reads them: then they go with it. */
-void ofs_value_drop(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key);
+void ofs_value_drop(struct ofs_device *device, const struct ofs_value *value);
 /* The same of an entry, which leaves the table. */
 void ofs_value_forget(struct ofs_device *device, struct ofs_value *entry);
 

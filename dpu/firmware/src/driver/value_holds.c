@@ -55,7 +55,8 @@ announce(struct ofs_value_io *io, const struct ofs_value_task *task)
 		uint32_t some = count - first < OFS_TASK_BATCH ? count - first : OFS_TASK_BATCH;
 
 		for (uint32_t i = 0; i < some; i++)
-			guesses[i] = (struct ofs_guess){.layer = (uint16_t)(first + i),
+			guesses[i] = (struct ofs_guess){.layer = (uint16_t)((first + i) % io->layer_count),
+				.ordinal = (first + i) / io->layer_count,
 				.steps = steps < UINT16_MAX ? (uint16_t)steps : UINT16_MAX,
 				.probability = (uint16_t)task->probability,
 				.cause = OFS_CAUSE_LOOKAHEAD};

@@ -21,6 +21,7 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 	assert(sessions_max > 0);
 	io->driver = driver;
 	io->payload_size_bytes = ofs_driver_payload_size_bytes(driver);
+	io->layer_count = driver->fabric->region.layer_count;
 	io->sessions_max = sessions_max;
 	io->timeout_ns = timeout_ns;
 	io->deadline_ns = io->again_ns = OFS_NEVER_NS;
@@ -34,7 +35,9 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 	io->pieces = calloc(io->piece_max, sizeof(*io->pieces));
 	io->rows = malloc((size_t)io->piece_max * io->payload_size_bytes);
 	if (io->over != NULL && io->holds != NULL && io->pieces != NULL && io->rows != NULL)
-		rc = ofs_values_max(port->demand_max, port->score_max) == 0 ? -ENOTSUP : 0;
+		rc = ofs_values_max(port->demand_max, port->score_max) == 0 || io->layer_count == 0
+			? -ENOTSUP
+			: 0;
 	if (rc == 0)
 		rc =
 			ofs_driver_register(driver, io->rows, (uint64_t)io->piece_max * io->payload_size_bytes);

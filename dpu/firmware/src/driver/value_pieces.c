@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const uint32_t first_ordinal[1] = {0};
+static const uint32_t first_row[1] = {0};
 
 /* The task's memory at `offset` if `size` bytes follow in one iovec, else NULL. */
 static uint8_t *
@@ -58,16 +58,17 @@ begin_fetch(struct ofs_value_io *io, struct ofs_task_piece *piece, uint32_t laye
 
 	/* A whole payload may be overwritten at the target, so it must be the caller's to fill. */
 	piece->in_row = direct == NULL || piece->offset + io->payload_size_bytes > task->length;
-	ofs_block_key(&task->chunk, layer, &piece->key);
+	ofs_fold_key(&task->chunk, piece->ordinal, &piece->key);
+	ofs_block_key(&piece->key, layer, &piece->key);
 	piece->fetch = (struct ofs_fetch){.session = task->session,
 		.step = 1,
 		.layer = layer,
 		.selected_count = 1,
 		.demand_count = 1,
-		.ordinals = first_ordinal,
+		.ordinals = &piece->ordinal,
 		.keys = &piece->key,
 		.target = piece->in_row ? piece->row : direct,
-		.target_index = first_ordinal,
+		.target_index = first_row,
 		.target_stride_bytes = io->payload_size_bytes,
 		.timeout_ns = io->timeout_ns,
 		.ends = &piece->end,
@@ -90,7 +91,7 @@ begin_put(struct ofs_value_io *io, struct ofs_task_piece *piece, uint32_t layer)
 		.layer = layer,
 		.count = 1,
 		.length_bytes = piece->size_bytes,
-		.ordinals = first_ordinal,
+		.ordinals = &piece->ordinal,
 		.source = piece->in_row ? piece->row : direct,
 		.source_stride_bytes = piece->size_bytes,
 		.timeout_ns = io->timeout_ns,
@@ -150,12 +151,13 @@ ofs_task_pieces_begin(struct ofs_value_io *io)
 	struct ofs_value_task *task;
 
 	while ((piece = free_piece(io)) != NULL && (task = ofs_task_next(io)) != NULL) {
-		uint32_t layer = task->pieces_begun;
+		uint32_t index = task->pieces_begun, layer = index % io->layer_count;
 		uint64_t left;
 		int rc;
 
 		piece->task = task;
-		piece->offset = (uint64_t)layer * io->payload_size_bytes;
+		piece->ordinal = index / io->layer_count;
+		piece->offset = (uint64_t)index * io->payload_size_bytes;
 		left = task->value_length - piece->offset;
 		piece->size_bytes = left < io->payload_size_bytes ? (uint32_t)left : io->payload_size_bytes;
 		rc = task->verb == OFS_VALUE_STORE ? begin_put(io, piece, layer)

@@ -20,6 +20,7 @@ struct ofs_task_piece {
 	struct ofs_value_task *task; /* NULL: the entry is free */
 	uint64_t ticket;
 	uint64_t offset; /* in the value */
+	uint32_t ordinal;
 	uint32_t size_bytes;
 	uint8_t *row; /* of a payload: for what does not lie in one iovec */
 	bool in_row;
@@ -51,6 +52,7 @@ struct ofs_task_hold {
 struct ofs_value_io {
 	struct ofs_driver *driver;
 	uint32_t payload_size_bytes;
+	uint32_t layer_count;
 	uint32_t sessions_max;
 	uint64_t timeout_ns;
 	int lost;                    /* 0, or why the connection is no more */

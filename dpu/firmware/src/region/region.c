@@ -41,6 +41,7 @@ make_header(const struct ofs_region_config *config)
 		.trailer_offset = config->payload_size_bytes,
 		.slot_stride_bytes = config->payload_size_bytes + config->lba_size_bytes,
 		.granule_count = config->granule_count,
+		.layer_count = config->layer_count,
 		.bucket_entries = OFS_BUCKET_ENTRIES,
 		.bucket_count = 2,
 		.directory_offset = PAGE};

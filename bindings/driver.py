@@ -22,7 +22,7 @@ from offstage.bindings.granules import Granules
 from offstage.bindings.layouts import VALUE_TOLD, bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import StageTimes, driver_stages
-from offstage.bindings.value_io import ValueIO
+from offstage.bindings.value_io import DriverValues, ValueIO
 
 __all__ = ["READ_BATCH", "Driver"]
 
@@ -330,8 +330,26 @@ class Driver(Fabric):
         """Moved by the driver itself."""
         self._check_open("opening values")
         assert self._values is None or self._values.closed
-        self._values = ValueIO(self._driver, sessions_max, timeout_s)
+        self._values = DriverValues(self._driver, sessions_max, timeout_s)
         return self._values
+
+    def ask(self, verb: int, asks: NDArray[np.void], timeout_ns: int) -> NDArray[np.void]:
+        """Do this (`bindings.value_io.VERBS`) with each of these values (`VALUE_ASK` `[n]`), and
+        wait: what became of each, `VALUE_TOLD` `[n]`."""
+        self._check_open("asking for values")
+        told = np.zeros(len(asks), VALUE_TOLD)
+        asking: Any = ffi.new("struct ofs_asking *")
+        asking.verb, asking.count, asking.timeout_ns = verb, len(asks), timeout_ns
+        asking.asks, asking.told = (
+            _at("struct ofs_value_ask *", asks),
+            _at("struct ofs_value_told *", told),
+        )
+        rc = lib.ofs_driver_values(self._driver, asking)
+        if rc in (-errno.EINVAL, -errno.ENOTSUP):
+            told["rc"] = rc
+        elif rc not in (0, -errno.ETIMEDOUT):
+            gone(rc, "asking for values")
+        return told
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """It holds for the connections that follow too."""

@@ -266,7 +266,7 @@ class Fabric(ABC):
     def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
         """Tasks on values over this fabric, as `ValueIO` has them; one at a time, and closed with
         it. BadInput: it, or the daemon's port, takes none. Here: none."""
-        raise BadInput("this fabric carries no values", self.where, "use shm, verbs or nixl")
+        raise BadInput("this fabric carries no values", self.where, "use shm, verbs, nixl or zmq")
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """Send only the scores that the policy uses, from the next fetch on: the best

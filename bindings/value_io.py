@@ -1,9 +1,11 @@
-"""Operations on values as tasks: many in flight, moved by the firmware's driver without the GIL.
+"""Operations on values as tasks, many in flight.
 
-`ValueIO` is `struct ofs_value_io` (value_io.h) over one driver. One thread owns both, and makes no
-calls of the driver meanwhile, but to register memory.
+A fabric's `ValueIO` moves them: `DriverValues` is `struct ofs_value_io` (value_io.h) over one
+driver, without the GIL. One thread owns both, and makes no calls of the fabric meanwhile, but to
+register memory.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import ENDS, numbered
 from offstage.bindings.lost import gone
 
-__all__ = ["VERBS", "ValueIO", "ValueTask"]
+__all__ = ["VERBS", "DriverValues", "ValueIO", "ValueTask"]
 
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
 ENDED_BATCH = 64
@@ -103,8 +105,59 @@ class ValueTask:
         return [int(self.c.ends[i]) for i in range(len(ENDS))]
 
 
-class ValueIO:
-    """Tasks on values over one driver, which it does not close."""
+class ValueIO(ABC):
+    """Tasks on values over one fabric, which it does not close."""
+
+    @abstractmethod
+    def submit(self, tasks: Sequence[ValueTask]) -> None:
+        """Take over these tasks; `run` returns each once. BadInput: no such operation."""
+
+    @abstractmethod
+    def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
+        """Move everything on, and wait up to `timeout_s` for a task to end or one of parts to land
+        more; not where nothing can happen by itself. Returns what has ended. RunFailed: the daemon
+        is lost, and every task has been returned (-EPIPE)."""
+
+    @abstractmethod
+    def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
+        """The first `size` bytes of a store's memory may be sent; `commit`: nothing else comes."""
+
+    @abstractmethod
+    def drop(self, task: ValueTask) -> None:
+        """A store that was not committed ends with -ECANCELED."""
+
+    @abstractmethod
+    def release(self, key: bytes) -> None:
+        """End the hold of a key."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Tasks that `run` has not returned."""
+
+    @property
+    @abstractmethod
+    def held(self) -> int:
+        """Values that are held."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether `run` has something to do by itself: not while stores only wait to be filled."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing of a task is used any more. Before the fabric is closed; closing twice does
+        nothing."""
+
+
+class DriverValues(ValueIO):
+    """Tasks on values, moved by a driver of the firmware."""
 
     def __init__(self, driver: Any, sessions_max: int, timeout_s: float) -> None:
         """`driver`: `struct ofs_driver *`. `sessions_max`: of the daemon, open at once.
@@ -118,7 +171,6 @@ class ValueIO:
         self._ended: Any = ffi.new("struct ofs_value_task *[]", ENDED_BATCH)
 
     def submit(self, tasks: Sequence[ValueTask]) -> None:
-        """Take over these tasks; `run` returns each once. BadInput: no such operation."""
         for task in tasks:
             rc = lib.ofs_value_io_submit(self._io, task.c)
             if rc != 0:
@@ -126,9 +178,6 @@ class ValueIO:
             self._tasks[int(ffi.cast("uintptr_t", task.c))] = task
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
-        """Move everything on, and wait up to `timeout_s` for a task to end or one of parts to land
-        more; not where nothing can happen by itself. Returns what has ended. RunFailed: the daemon
-        is lost, and every task has been returned (-EPIPE)."""
         count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended, ENDED_BATCH)
         if count < 0:
             gone(count, "moving values")
@@ -136,40 +185,31 @@ class ValueIO:
         return [self._tasks.pop(int(ffi.cast("uintptr_t", ended[i]))) for i in range(count)]
 
     def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
-        """The first `size` bytes of a store's memory may be sent; `commit`: nothing else comes."""
         lib.ofs_value_io_fill(self._io, task.c, size, commit)
 
     def drop(self, task: ValueTask) -> None:
-        """A store that was not committed ends with -ECANCELED."""
         lib.ofs_value_io_drop(self._io, task.c)
 
     def release(self, key: bytes) -> None:
-        """End the hold of a key."""
         lib.ofs_value_io_release(self._io, ffi.cast("struct ofs_key *", ffi.from_buffer(key)))
 
     @property
     def count(self) -> int:
-        """Tasks that `run` has not returned."""
         return int(lib.ofs_value_io_count(self._io))
 
     @property
     def held(self) -> int:
-        """Values that are held."""
         return int(lib.ofs_value_io_held(self._io))
 
     @property
     def busy(self) -> bool:
-        """Whether `run` has something to do by itself: not while stores only wait to be filled."""
         return bool(lib.ofs_value_io_busy(self._io))
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
         return self._io is None
 
     def close(self) -> None:
-        """Nothing of a task is used any more. Before the driver is closed; closing twice does
-        nothing."""
         if self._io is not None:
             lib.ofs_value_io_close(self._io)
             self._io = None

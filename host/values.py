@@ -36,7 +36,7 @@ class Values:
     def __init__(
         self, fabric: Fabric, volume: bytes = bytes(VOLUME_BYTES), *, durable: bool = False
     ) -> None:
-        """Over `shm`, `verbs` or `nixl`; other fabrics carry no commands on values. `volume` is
+        """Over `shm`, `verbs`, `nixl` or `zmq`; other fabrics carry no values. `volume` is
         what libdoca_kv calls an NGUID; zeros are the one that has no name. `durable`: a store ends
         when the value is on the drive, also where the daemon writes back (`store.write`)."""
         if len(volume) != VOLUME_BYTES:
@@ -123,9 +123,7 @@ def _refuse(rc: int, what: str) -> None:
     if code == 0:
         return
     if code == errno.ENOTSUP:
-        raise BadInput(
-            "the daemon stores nothing by key", "values", "set limits.values, and use fabric shm"
-        )
+        raise BadInput("the daemon stores nothing by key", "values", "set limits.values")
     if code == errno.EMSGSIZE:
         raise BadInput(
             f"{what} is longer than a session", "values", "raise limits.context_tokens, or cut it"

@@ -24,7 +24,9 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
 from offstage.bindings.fabric import Fetch, FetchRequest, Put, PutRequest
 from offstage.bindings.keys import checksum
+from offstage.bindings.layouts import VALUE_ASK
 from offstage.bindings.scores import Packed, unpack
+from offstage.bindings.value_io import VERBS
 from offstage.dpu import protocol as p
 from offstage.dpu.control.replies import error_reply
 from offstage.dpu.log import Log
@@ -238,6 +240,8 @@ class _Worker:
             if isinstance(request, zmq_messages.FabricHint):
                 self._driver.hint(request.session, _unpack(request.guesses, GUESS, "guesses"))
                 return p.Ok(), []
+            if isinstance(request, zmq_messages.FabricValues):
+                return self._values(request), []
             call, end = (
                 self._fetch(request)
                 if isinstance(request, zmq_messages.FabricFetch)
@@ -261,6 +265,17 @@ class _Worker:
         reply.id = request_id
         frames: list[Any] = [routing, p.encode(reply)]
         self._socket.send_multipart(frames + payload, copy=False)
+
+    def _values(self, request: zmq_messages.FabricValues) -> zmq_messages.FabricValuesReply:
+        asks = _unpack(request.asks, VALUE_ASK, "asks")
+        if not 0 < len(asks) <= self._driver.demand_max:
+            raise BadInput(
+                f"{len(asks)} values", "FabricValues", f"send 1 to {self._driver.demand_max}"
+            )
+        if request.verb not in VERBS.values():
+            raise BadInput(f"verb {request.verb}", "FabricValues", f"send one of {VERBS}")
+        told = self._driver.ask(request.verb, asks, request.timeout_ns)
+        return zmq_messages.FabricValuesReply(told=told.tobytes())
 
     def _fetch(self, request: zmq_messages.FabricFetch) -> tuple[Fetch | Put, Callable[[], Answer]]:
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")

@@ -60,6 +60,15 @@ class FabricRelease(Message, kw_only=True):
     session: Session
 
 
+class FabricValues(Message, kw_only=True):
+    """A command on values: `asks` is `struct ofs_value_ask` [n], of 32 bytes each; `verb` says what
+    to do with each (region.h). At most `Attached.demand_max` of them."""
+
+    verb: Count
+    asks: bytes
+    timeout_ns: Wait
+
+
 class FabricFetchReply(Message, kw_only=True):
     """Per demand: `ends` u8[n] (255 unknown), `rcs` i32[n], `lengths` u32[n], `checksums` u64[n].
 
@@ -85,8 +94,14 @@ class FabricPutReply(Message, kw_only=True):
     rcs: bytes
 
 
-FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
-FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
+class FabricValuesReply(Message, kw_only=True):
+    """`told` is `struct ofs_value_told` [n]: what became of each."""
+
+    told: bytes
+
+
+FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease | FabricValues
+FabricReply = FabricFetchReply | FabricPutReply | FabricValuesReply | Ok | Error
 
 _request: msgspec.msgpack.Decoder[FabricRequest] = msgspec.msgpack.Decoder(FabricRequest)
 _reply: msgspec.msgpack.Decoder[FabricReply] = msgspec.msgpack.Decoder(FabricReply)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import zmq
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.fabric import (
@@ -33,8 +33,10 @@ from offstage.bindings.fabric import (
 )
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import pack
+from offstage.bindings.value_io import ValueIO
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
+from offstage.host.fabrics.message_values import MessageValues
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import ALL_SCORES
 
@@ -61,7 +63,7 @@ def connect(control: Control) -> "ZmqDriver":
     """Attach over ZMQ. Raises the daemon's error reply."""
     attached = control.attach("zmq")
     socket = control.fabric_dealer(attached.endpoint)
-    return ZmqDriver(socket, attached, control.limits.put_slot_count)
+    return ZmqDriver(socket, attached, control.limits.put_slot_count, control.geometry.layer_count)
 
 
 @dataclass(eq=False)
@@ -89,16 +91,21 @@ class ZmqDriver(Fabric):
     """A fabric over one DEALER; it closes the socket."""
 
     def __init__(
-        self, socket: "zmq.Socket[bytes]", attached: p.Attached, put_slot_count: int
+        self,
+        socket: "zmq.Socket[bytes]",
+        attached: p.Attached,
+        put_slot_count: int,
+        layer_count: int = 1,
     ) -> None:
-        """`put_slot_count` is how many blocks the daemon takes in one message."""
+        """`put_slot_count` is how many blocks the daemon takes in one message, `layer_count` the
+        layers of a chunk."""
         super().__init__()
         self.payload_size_bytes = attached.payload_size_bytes
         self.demand_max = attached.demand_max
         self.calls_max = zmq_messages.FABRIC_REQUESTS_MAX - 1  # and one hint
         self._socket, self.where = socket, attached.endpoint
         self._ticket = bytes.fromhex(attached.token)
-        self._put_max = put_slot_count
+        self._put_max, self._layers = put_slot_count, layer_count
         self._id = 0
         self._waiting: dict[int, Call] = {}  # by the number of the request under way
         self._later: deque[Call] = deque()  # begun, and not sent yet
@@ -214,6 +221,30 @@ class ZmqDriver(Fabric):
         self._hint = self._send(zmq_messages.FabricHint(session=session, guesses=some.tobytes()))
         self._stats["guesses"] += len(some)
         return len(some)
+
+    def ask_begin(
+        self, verb: int, asks: NDArray[np.void], told: NDArray[np.void], timeout_ns: int
+    ) -> Call:
+        """Do this (`bindings.value_io.VERBS`) with each of these values, as `Driver.ask`: `told`
+        says what became of each once the call has ended. RunFailed with EAGAIN as `fetch_begin`."""
+
+        def accept(reply: Any, _: memoryview) -> None:
+            told[:] = _array(reply.told, told.dtype, len(told), self.where)
+
+        message = zmq_messages.FabricValues(verb=verb, asks=asks.tobytes(), timeout_ns=timeout_ns)
+        kind = zmq_messages.FabricValuesReply
+        request = _Request(message, kind, timeout_ns, accept)
+        call: Call = self._admit(Call(0, work=_Work(iter([request]))))
+        self._begin(call)
+        return call
+
+    def ask_end(self, call: Call) -> None:
+        """Wait for it. Raises its error."""
+        self._finish(call)
+
+    def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
+        """Moved by messages, many tasks at once."""
+        return MessageValues(self, self._layers, sessions_max, timeout_s)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """From the next fetch on."""
@@ -381,7 +412,7 @@ def _fail(call: Call, error: OffstageError) -> None:
     call.error, call.ended = error, True
 
 
-def _array(data: bytes, dtype: str, count: int, where: str) -> Any:
+def _array(data: bytes, dtype: DTypeLike, count: int, where: str) -> Any:
     """A packed array of a reply, writable; RunFailed where it is not `count` long."""
     if len(data) != count * np.dtype(dtype).itemsize:
         raise RunFailed(

@@ -14,7 +14,7 @@ from hostile_bed import GUESS, INTEGERS, SQE, Attacker, Honest, RawPort, plain, 
 from live_daemon import LAYERS, PAYLOAD, Daemon, daemon
 
 from offstage.bindings.keys import checksum
-from offstage.bindings.layouts import constant
+from offstage.bindings.layouts import VALUE_ASK, constant
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
 from offstage.dpu.protocol.pod_calls import ShardReport
@@ -64,7 +64,7 @@ HOSTILE_COMMANDS = int(os.environ.get("OFFSTAGE_HOSTILE_COMMANDS", "20000"))
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon that at the end still runs and answers the operator, without an internal error."""
-    with daemon(tmp_path, limits__sessions="32") as tier:
+    with daemon(tmp_path, limits__sessions="32", limits__values="64") as tier:
         yield tier
         assert tier.process.poll() is None
         with tier.control(p.OPERATOR) as operator:
@@ -121,8 +121,8 @@ def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
 
 
 def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) -> None:
-    """Fetches, puts, guesses and releases over `zmq` are all answered, and the other host is
-    served."""
+    """Fetches, puts, guesses, releases and commands on values over `zmq` are all answered, and the
+    other host is served."""
     codes: Counter[str] = Counter()
     rows: Counter[int] = Counter()
     with Honest(tier) as honest:
@@ -151,6 +151,9 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) ->
             ),
             zmq_messages.FabricHint(session=session, guesses=np.zeros(1, GUESS).tobytes()),
             zmq_messages.FabricRelease(session=session),
+            zmq_messages.FabricValues(
+                verb=3, asks=np.ones(2, VALUE_ASK).tobytes(), timeout_ns=10**8
+            ),
         ):
             payload = [bytes(PAYLOAD)] if isinstance(request, zmq_messages.FabricPut) else []
             for message in twisted(plain(request)):

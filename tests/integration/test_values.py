@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
+from smallest_fabric import SmallestFabric
 
 import offstage
 from offstage.bindings.errors import BadInput, OffstageError
@@ -57,15 +58,16 @@ def data(seed: int) -> bytes:
     return rng.integers(0, 256, SIZES[seed % len(SIZES)], np.uint8).tobytes()
 
 
-def test_values_are_what_a_dict_would_hold(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_values_are_what_a_dict_would_hold(tmp_path: Path, fabric: str) -> None:
     """Of two tenants, and after a kill: everything that was committed is there."""
     model: dict[tuple[str, int], int] = {}
     choice = random.Random(1)
     for _ in range(3):
         with (
             running(tmp_path) as tier,
-            values(tier) as red,
-            values(tier, OTHER) as blue,
+            values(tier, fabric=fabric) as red,
+            values(tier, OTHER, fabric) as blue,
         ):
             sides = {TENANT: red, OTHER: blue}
             for tenant, side in sides.items():
@@ -103,10 +105,11 @@ with values(tier) as mine:
 """
 
 
-def test_a_reader_beside_a_writer_gets_one_store_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_a_reader_beside_a_writer_gets_one_store_whole(tmp_path: Path, fabric: str) -> None:
     """A second process replaces a value 150 times; what is read meanwhile is one of its values."""
     stores = {data(seed) for seed in range(150)}
-    with running(tmp_path) as tier, values(tier) as mine:
+    with running(tmp_path) as tier, values(tier, fabric=fabric) as mine:
         assert mine.store(key(1), data(0))
         place = ":".join([str(Path(__file__).parent), *filter(None, sys.path)])
         words = [sys.executable, "-c", WRITER, place, tier.endpoint, str(tier.runtime_dir)]
@@ -120,12 +123,15 @@ def test_a_reader_beside_a_writer_gets_one_store_whole(tmp_path: Path) -> None:
         assert mine.retrieve(key(1)) == data(149)
 
 
-def test_a_tenant_leaves_the_other_its_sessions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_a_tenant_leaves_the_other_its_sessions(tmp_path: Path, fabric: str) -> None:
     """Whoever leaves every session open that the daemon gives it: the other tenant has its part of
     `limits.sessions`, and what is left open counts as any session does."""
     with running(tmp_path) as tier, values(tier) as red, values(tier, OTHER) as blue:
         assert red.store(key(1), data(0)) and blue.store(key(1), data(1))
-        control, opened = Endpoint(tier.endpoint, TENANT, runtime_dir=tier.runtime_dir).connect()
+        control, opened = Endpoint(
+            tier.endpoint, TENANT, fabric, runtime_dir=tier.runtime_dir
+        ).connect()
         holder = opened.value_io(64, 10.0)
         holds = [ValueTask("retrieve", red.name(key(1)), hold_s=600.0) for _ in range(16)]
         holder.submit(holds)
@@ -137,9 +143,10 @@ def test_a_tenant_leaves_the_other_its_sessions(tmp_path: Path) -> None:
             control.session_open(select_blocks=1)
 
 
-def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
-    """No other fabric carries these commands, and a daemon without values says so."""
-    with running(tmp_path) as tier, values(tier) as mine:
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, fabric: str) -> None:
+    """A fabric without commands on values, and a daemon without values, say so."""
+    with running(tmp_path) as tier, values(tier, fabric=fabric) as mine:
         for wrong, says in (
             (lambda: mine.store(bytes(17), b"x"), "a key of 17 bytes"),
             (lambda: mine.lengths([b"k", b""]), "a key of 0 bytes"),
@@ -150,12 +157,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
             with pytest.raises(BadInput, match=says) as error:
                 wrong()
             assert "\n" not in str(error.value)
-        with (
-            pytest.raises(BadInput, match="carries no values; use shm, verbs or nixl"),
-            values(tier, fabric="zmq"),
-        ):
-            pass
+        with pytest.raises(BadInput, match="carries no values; use shm, verbs, nixl or zmq"):
+            Values(SmallestFabric())
         assert mine.store(key(1), b"x") and mine.retrieve(key(1)) == b"x"
-    with daemon(tmp_path, (TENANT, OTHER)) as tier, values(tier) as none:
+    with daemon(tmp_path, (TENANT, OTHER)) as tier, values(tier, fabric=fabric) as none:
         with pytest.raises(OffstageError, match=r"limits\.values"):
             none.retrieve(key(1))

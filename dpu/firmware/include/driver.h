@@ -221,8 +221,6 @@ void ofs_bench_memcpy(const uint8_t *source, uint32_t slot_count, uint32_t size_
 	uint32_t batch, uint32_t round_count, uint8_t *target, uint64_t *round_ns);
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
-/* cdef: end */
-
 /*
  * Asks the daemon to do this (enum ofs_value_verb) with each of `count` values, as many in a
  * command as it takes: told [count] says what became of each.
@@ -234,6 +232,12 @@ struct ofs_asking {
 	struct ofs_value_told *told;
 	uint64_t timeout_ns;
 };
+/* 0; -ETIMEDOUT: of those not told nothing is known; -EPIPE; -EINVAL: no such verb; the same rc is
+ * then in `told` of each that was not answered. -ENOTSUP: a command of this port has no room for a
+ * value. */
+int ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking);
+/* cdef: end */
+
 /*
  * Begin, end and cancel as of fetches. The end: 0; -ETIMEDOUT: of those not told nothing is known;
  * -EPIPE; -EINVAL: no such verb; the same rc is then in `told` of each that was not answered.
@@ -244,8 +248,6 @@ int ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *ask
 int ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket);
 /* What was asked may be done all the same: a session that it opens is nobody's. */
 int ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket);
-/* Begin and end in one call. */
-int ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking);
 
 /* Begin, poll and end in one call. */
 int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);

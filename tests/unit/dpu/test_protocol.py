@@ -177,6 +177,7 @@ BOUNDED_BY = {
     "FabricPut.ordinals": "limits.put_slots",
     "FabricPut.checksums": "limits.put_slots",
     "FabricHint.guesses": "the frame, and the room in the port",
+    "FabricValues.asks": "the frame, and demand_max",
 }
 
 

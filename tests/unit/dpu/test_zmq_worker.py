@@ -12,6 +12,7 @@ import zmq
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
+from offstage.bindings.layouts import VALUE_ASK
 from offstage.dpu import protocol as p
 from offstage.dpu.control import zmq_fabric
 from offstage.dpu.control.zmq_fabric import _Worker
@@ -129,3 +130,15 @@ def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPa
         )
         said = zmq_messages.decode_fabric_reply(ask(put, bytes(count))[0])
     assert isinstance(said, p.Error) and "at most 4" in said.fix
+
+
+def test_a_command_on_values_is_as_long_as_a_step_and_of_a_known_verb() -> None:
+    """None, more than a command's demands, and a verb that a ring's 16 bits would make another one
+    are refused before the driver is asked."""
+    with worker_of(HitDriver(answered=True)) as ask:
+        for count, verb in ((0, 1), (9, 1), (1, (1 << 16) + 3)):
+            values = zmq_messages.FabricValues(
+                verb=verb, asks=np.zeros(count, VALUE_ASK).tobytes(), timeout_ns=10**9
+            )
+            said = zmq_messages.decode_fabric_reply(ask(values, b"")[0])
+            assert isinstance(said, p.Error) and said.where == "FabricValues"

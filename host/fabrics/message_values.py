@@ -155,7 +155,7 @@ class MessageValues(ValueIO):
     @property
     def busy(self) -> bool:
         """Whether a call is in flight, or a task can go on now or later."""
-        some = self._asked or self._batches or self._ended
+        some = self._asked or self._flying or self._ended
         return not self._lost and bool(
             some
             or any(

@@ -176,6 +176,14 @@ struct ofs_storage {
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };
 
+/* Counts a start. */
+static inline void
+ofs_storage_starts(struct ofs_storage *storage, uint64_t now_ns)
+{
+	storage->starts++;
+	storage->wakes += now_ns - storage->idle_since_ns >= OFS_STORAGE_REST_NS;
+}
+
 static inline int
 ofs_storage_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.asic_model.calibrate import fit
+from offstage.asic_model.calibrate import LEAST, fit
 from offstage.asic_model.judge import (
     FIGURES,
     Judged,
@@ -151,6 +151,7 @@ def _fit(runs: Sequence[Recorded], where: str) -> Preset:
         _stages(runs),
         where,
         block_bytes=sizes.pop(),
+        least=LEAST,
     )
 
 

@@ -51,7 +51,8 @@ ofs_storage_count(struct ofs_storage *storage, uint16_t op, int64_t result)
 	struct ofs_storage_stats *stats = &storage->stats;
 
 	assert(stats->in_flight > 0);
-	stats->in_flight--;
+	if (--stats->in_flight == 0)
+		storage->idle_since_ns = ofs_clock_now_ns(storage->clock);
 	if (result < 0) {
 		stats->errors++;
 	} else if (op == OFS_STORAGE_READ) {

@@ -147,16 +147,9 @@ uring_flush(struct uring *uring, int get_events)
 	uring_enable(uring);
 	if (queued == 0)
 		return;
-	if (queued == uring->base.stats.in_flight) {
-		uint64_t rested_ns = ofs_clock_now_ns(uring->base.clock) - uring->base.idle_since_ns;
-
-		uring->base.starts++;
-		uring->base.wakes += rested_ns >= OFS_STORAGE_REST_NS;
-	}
-	if (get_events)
-		rc = io_uring_submit_and_get_events(&uring->ring);
-	else
-		rc = io_uring_submit(&uring->ring);
+	if (queued == uring->base.stats.in_flight)
+		ofs_storage_starts(&uring->base, ofs_clock_now_ns(uring->base.clock));
+	rc = get_events ? io_uring_submit_and_get_events(&uring->ring) : io_uring_submit(&uring->ring);
 	assert(rc != -EEXIST || uring->closing); /* polled by a thread other than the ring's */
 }
 
@@ -251,8 +244,6 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	}
 	io_uring_cq_advance(&uring->ring, ready);
 	uring->harvested += ready;
-	if (count > 0 && uring->base.stats.in_flight == 0)
-		uring->base.idle_since_ns = ofs_clock_now_ns(uring->base.clock);
 	uring_flush(uring, 1); /* what was queued again */
 	return count;
 }

@@ -298,10 +298,11 @@ class Runner:
         return numbers
 
     def _admit(self, at_ns: int) -> None:
-        """Open the next waiting session, if any, now; it begins at `at_ns`."""
+        """Open the next waiting session, if any; it begins at `at_ns`. The times of a log that is
+        kept never go back, so there it is opened now."""
         if not self._waiting:
             return
-        now_ns = self._engine.now_ns
+        open_ns = at_ns if self._keep is None else self._engine.now_ns
         number = self._waiting.popleft()
         info, work = self._workload.sessions[number], self._workload
         config = SessionConfig(
@@ -311,11 +312,11 @@ class Runner:
             select_blocks=self._setting().select_blocks,
             step_ns=self._spec.time_per_token_ns,
         )
-        handle = self._core.session_open(now_ns, config)
-        homes = populate_contents(self._core, handle, info.contents, now_ns)
+        handle = self._core.session_open(open_ns, config)
+        homes = populate_contents(self._core, handle, info.contents, open_ns)
         if self._tiers:
             self._tiers.fill(at_ns, homes)
-        self._core.session_set_generating(now_ns, handle, True)
+        self._core.session_set_generating(open_ns, handle, True)
         self._log()
         self._running[number] = _Running(handle, blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))

@@ -3,7 +3,9 @@
 Model: the policy is run once more, alone, at its largest buffer with the spec's first seed, by a
 core that writes its decision log. A folder under `records/` holds that log and what a daemon's
 recorder says of one, so whatever takes a recorded run takes it; `laboratory` in `record.json` says
-that no machine was measured. Equal specs give an equal log.
+that no machine was measured. Equal specs give an equal log. Its sessions are opened when their turn
+comes and not ahead of their start, because the times of a log never go back; where blocks are
+judged by age, its counts differ from the experiment's for that.
 
 What can fail: `BadInput` for a policy or a spec that has no such log; `RunFailed` where one session
 decides more between two slabs than the core's ring of the log holds.

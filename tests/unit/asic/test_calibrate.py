@@ -1,5 +1,6 @@
 """Does the calibration fit costs by work and reads by cause, and judge only what it may?"""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from asic_logs import moments, recorded, written
 
+from offstage.asic_model.account import Device
 from offstage.asic_model.calibrate import fit, write_preset
 from offstage.asic_model.judge import (
     FIGURES,
@@ -38,6 +40,7 @@ STAGES = {
     "check": StageTimes(count=900, ns_p50=1_000),
 }
 DEMAND, WINDOW = 1, 3
+MS = 10**9  # in ps
 
 
 def own() -> Preset:
@@ -141,6 +144,34 @@ def test_the_fit_predicts_the_run_that_it_was_made_of(run: tuple[Trace, Samples]
     assert found.cpu_ns == pytest.approx(measured.cpu_ns, rel=0.05)
     assert found.bytes_read == pytest.approx(measured.bytes_read, rel=0.1)
     assert found.hit == pytest.approx(measured.hit, abs=0.1)
+
+
+def test_the_model_counts_what_wakes_a_drive_and_a_core(run: tuple[Trace, Samples]) -> None:
+    """Of four reads three find none in flight, two of them after 1 ms without: one joins the first,
+    one begins 0.2 ms after the last end. Of three commands the second follows the first at once."""
+    device = Device(own(), run[0], drive="", seed=0)
+
+    def read(now_ps: int, done: Callable[[int], None] = lambda end_ps: None) -> None:
+        device.ask("read", now_ps, done, cause=DEMAND)
+
+    def command(now_ps: int) -> None:
+        device.ask("command", now_ps, lambda end_ps: None, score_count=100)
+
+    def soon(end_ps: int) -> None:
+        device.at(end_ps + MS // 5, read)
+
+    for at_ps, call in (
+        (5 * MS, command),
+        (5 * MS + 1, command),
+        (6 * MS, read),
+        (6 * MS + 1, read),
+    ):
+        device.at(at_ps, call)
+    device.at(900 * MS, command)
+    device.at(900 * MS, lambda now_ps: read(now_ps, soon))
+    device.run()
+    assert (device.starts, device.wakes) == (3, 2)
+    assert (device.rests, device.cold_scores) == (2, 200)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,17 @@ class Calls:
         self.at(now_ps, done)
         return 0
 
+    def write(self, trace: Trace, chunk: int, layer: int, now_ps: int) -> None:
+        """Write a block of the trace; nothing waits for its end."""
+        self.ask(
+            "write",
+            now_ps,
+            _ended,
+            size_bytes=trace.block_bytes,
+            layer=layer,
+            offset_bytes=trace.offset_bytes(chunk, layer),
+        )
+
     def run(self) -> int:
         """Run until no call is due; return the time of the last."""
         now_ps = 0
@@ -70,6 +81,10 @@ class Calls:
             now_ps, _, call = heapq.heappop(self._due)
             call(now_ps)
         return now_ps
+
+
+def _ended(now_ps: int) -> None:
+    """Nobody waits."""
 
 
 class Device(Calls):

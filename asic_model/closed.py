@@ -459,14 +459,7 @@ class ClosedLoop:
         if is_prefill or not self.account.fetches:
             return
         self.account.bytes_written += self.trace.block_bytes
-        self.device.ask(
-            "write",
-            now_ps,
-            _nothing,
-            size_bytes=self.trace.block_bytes,
-            layer=layer,
-            offset_bytes=self.trace.offset_bytes(chunk, layer),
-        )
+        self.device.write(self.trace, chunk, layer, now_ps)
 
     def _tenant(self, now_ns: int, data: bytes) -> int:
         """Add a tenant, with its share of an arena that may be smaller than the log's."""
@@ -492,7 +485,3 @@ def _read_key(action: Any, chunk: int) -> tuple[int, int, int]:
 
 def _class(end: int) -> str:
     return "hit" if end < HIT_ENDS else "late" if end == HIT_ENDS else "miss"
-
-
-def _nothing(end_ps: int) -> None:
-    """Completion of a write: no one waits for it."""

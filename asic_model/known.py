@@ -99,11 +99,13 @@ class Prefixes:
 
     def _refresh(self, session: list[Name], names: list[Name]) -> None:
         """The session goes on by these, and has been used; the oldest entries leave."""
+        if self._entries is None:
+            return  # none leaves
         session += names
         for name in reversed(session):
             if name in self._index:
                 self._index.move_to_end(name)
-        while self._entries is not None and len(self._index) > self._entries:
+        while len(self._index) > self._entries:
             self._index.popitem(last=False)
 
     def placed(

@@ -219,7 +219,9 @@ class _Replay:
         if fetch.demands:
             self.account.fetches.append(one.served)
         for lag_ns, chunk, layer in self._written[number]:
-            self.device.at(now_ps + lag_ns * PS, partial(self._write, chunk, layer))
+            self.device.at(
+                now_ps + lag_ns * PS, partial(self.device.write, self.trace, chunk, layer)
+            )
         tag = self.device.ask(
             "command",
             now_ps,
@@ -233,16 +235,6 @@ class _Replay:
             layer=fetch.layer,
         )
         one.served.tags.append(tag)
-
-    def _write(self, chunk: int, layer: int, now_ps: int) -> None:
-        self.device.ask(
-            "write",
-            now_ps,
-            _nothing,
-            size_bytes=self.trace.block_bytes,
-            layer=layer,
-            offset_bytes=self.trace.offset_bytes(chunk, layer),
-        )
 
     def _decided(self, number: int, now_ps: int) -> None:
         """After the core's decision: begin reads, send staged blocks to the host."""

@@ -231,10 +231,12 @@ class Cores(Block, frozen=True, kw_only=True):
     score: Annotated[Number, _of("time", "added per score")]
     read: Annotated[Number, _of("time", "to build, submit and check a read")]
     publish: Annotated[Number, _of("time", "to publish and answer a staged block")]
-    start: Annotated[Number, _of("time", "added where a read wakes an idle drive, of its service")]
-    wake: Annotated[Number, _of("time", "added where the drive was idle for 1 ms, as for start")]
-    cold: Annotated[Number, _of("time", "added where a reactor has rested for 1 ms, of processors")]
-    cold_score: Annotated[Number, _of("time", "added per score then")]
+    start: Annotated[
+        Number, _of("time", "of the processor, added to a read that finds the drive idle")
+    ]
+    wake: Annotated[Number, _of("time", "added to that where the drive was idle for 1 ms")]
+    cold: Annotated[Number, _of("time", "of the processor, added to a command after 1 ms of rest")]
+    cold_score: Annotated[Number, _of("time", "added to that for each score")]
     hash_rate: Annotated[Number, _of("rate", "of the checksum and hash on one core", 1)]
     codec_rate: Annotated[Number, _of("rate", "of a software codec, on one core", 1)]
     ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]

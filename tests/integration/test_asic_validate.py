@@ -8,8 +8,10 @@ import pytest
 from against_schema import checked
 
 from offstage.asic_model.judge import FIGURES
+from offstage.asic_model.samples import read_samples
 from offstage.testbeds.cli import run
 from offstage.testbeds.report.compare import recordings, validate
+from offstage.testbeds.report.compare.validate import read_measured
 
 
 @pytest.fixture
@@ -45,6 +47,12 @@ def test_the_command_records_fits_and_predicts(
     exact = [one for one in found["judged"] if one["figure"].startswith("structure")]
     assert len(exact) == 4 * 3 and {one["error"] for one in exact} == {0.0}
     assert {"cores.command", "cores.read", "cores.start"} & set(found["fitted"])
+    recorded = read_measured(out / "2x32k-1", busy=True)
+    work = read_samples(recorded.path).work
+    assert work["starts"] >= work["wakes"] and work["begun"] >= work["starts"]
+    assert min(work["rests"], work["cold_scores"]) > 0
+    if recorded.record.storage == "io_uring":
+        assert work["wakes"] > 0
 
 
 @pytest.mark.parametrize(

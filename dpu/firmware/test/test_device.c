@@ -386,8 +386,20 @@ test_stages(void)
 	world_close(&world, 0);
 }
 
-/* Every read and command leaves one moment, its stations in order; turns have their work; a ring
- * that is full says how many it lost. */
+/* Of the turn that took the one command: how long it had rested. */
+static uint32_t
+rested_us(struct ofs_moment *moments)
+{
+	int count = ofs_device_moments_take(world.device, moments, 512);
+	int turn = 0;
+
+	while (moments[turn].kind != OFS_MOMENT_TURN || moments[turn].commands == 0)
+		assert(++turn < count);
+	return moments[turn].rested_us;
+}
+
+/* Every read and command leaves one moment, its stations in order; turns have their work and how
+ * long it was since the last with any; a ring that is full says how many it lost. */
 static void
 test_moments(void)
 {
@@ -427,6 +439,11 @@ test_moments(void)
 	}
 	assert(kinds[OFS_MOMENT_READ] == 8 && kinds[OFS_MOMENT_COMMAND] == 1 && lost == 0);
 	assert(reads == 8 && commands == 1);
+	world_pass(&world, 5000000); /* in which turns find nothing to do */
+	world_read(&session, 0, 8, 0);
+	assert(rested_us(moments) >= 5000);
+	world_read(&session, 0, 8, 0);
+	assert(rested_us(moments) < 1000);
 	for (session.step = 1; session.step < 400; session.step++)
 		world_read(&session, 0, 8, 0);
 	assert(ofs_device_moments_take(world.device, moments, 512) == 512);

@@ -74,9 +74,9 @@ ofs_device_turn_ends(struct ofs_device *device, bool busy)
 		moments->turn.wakes = (uint32_t)(device->storage->wakes - moments->wakes);
 	}
 	busy |= moments->turn.starts > 0; /* a lone read waits for the next poll */
-	if (moments->turn.commands > 0 || moments->turn.begun > 0 || moments->turn.ended > 0)
-		moments->worked_ns = ofs_device_now_ns(device);
 	ofs_device_phase_ends(device, OFS_PHASE_REST, busy);
+	if (moments->turn.commands > 0 || moments->turn.begun > 0 || moments->turn.ended > 0)
+		moments->worked_ns = moments->phase_ns;
 	if (!busy)
 		return;
 	note(device, &moments->turn);

@@ -30,7 +30,6 @@ ERROR_SIZE = 512
 FEW = 64  # of which a list is sooner looked through than an array
 READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
 """Payloads that the target of `bench_read` holds."""
-NO_SESSION = int(lib.OFS_NONE)
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -221,8 +220,7 @@ class Driver(Fabric):
         self._calls.pop(fetch.ticket, None)
 
     def put_begin(self, request: PutRequest) -> Put:
-        """Begin to write blocks. Without a session what the window has room for is copied, and
-        nothing is sent before `put_send`; or `put_drop`."""
+        """Begin to write blocks."""
         if self._granules is not None:
             return self._granules.put_begin(request, self._put_begin)
         return self._put_begin(request)
@@ -234,26 +232,14 @@ class Driver(Fabric):
         assert request.length <= source.shape[1]
         call: Any = ffi.new("struct ofs_put *")
         put = Put(request, call)
-        call.session = NO_SESSION if request.session is None else request.session
-        call.layer, call.count, call.length_bytes = request.layer, count, request.length
+        call.session, call.layer = request.session, request.layer
+        call.count, call.length_bytes = count, request.length
         call.ordinals, call.source = _at("uint32_t *", ordinals), _at("uint8_t *", source)
         call.source_stride_bytes, call.timeout_ns = source.strides[0], request.timeout_ns
         call.rcs = _at("int32_t *", put.rcs)
         call.checksums = _at("uint64_t *", put.checksums)
         self._begin(put, lib.ofs_driver_put_begin, "putting blocks")
         return put
-
-    def put_send(self, put: Put, session: int) -> None:
-        """Send a put that began without a session."""
-        self._check_open("putting blocks")
-        put.work.session = session
-        check_rc(lib.ofs_driver_put_send(self._driver, put.ticket), "sending a put")
-
-    def put_drop(self, put: Put) -> None:
-        """End a put that began without a session and is not sent."""
-        self._check_open("putting blocks")
-        lib.ofs_driver_put_end(self._driver, put.ticket)
-        self._calls.pop(put.ticket, None)
 
     def put_end(self, put: Put) -> I32:
         """Wait for this put, moving the others on meanwhile."""

@@ -98,8 +98,7 @@ class FetchRequest(msgspec.Struct, frozen=True, eq=False):
 class PutRequest(msgspec.Struct, frozen=True, eq=False):
     """Blocks of one layer to be written. No array may change before its end."""
 
-    session: int | None
-    """None: not known yet; see `Driver.put_send`."""
+    session: int
     layer: int
     ordinals: U32
     """[n]: which blocks of the layer."""

@@ -98,9 +98,9 @@ def derive(config: Config) -> Derived:
         )
     if config.limits.values and config.limits.demands < 2:
         raise BadInput(
-            "limits.values is set, and limits.demands is 1, too little for a command on a value",
+            "limits.demands is 1, too little for a command on a value",
             where,
-            "raise limits.demands to 2 or more",
+            "raise it to 2 or more, or set limits.values to 0",
         )
     entries = config.limits.port_entries
     if entries & (entries - 1):

@@ -332,7 +332,7 @@ class Limits(Settings, frozen=True):
     context_tokens: Annotated[int, within(1, 1 << 24, "tokens of one session")] = 131_072
     values: Annotated[
         int, within(0, 1 << 26, "values under keys, over all tenants; 0: none are stored by key")
-    ] = 0
+    ] = 65_536
     ports: Annotated[int, within(1, 254, "attached hosts")] = 16
     port_entries: Annotated[int, within(2, 4096, "commands in flight on a port; power of two")] = 64
     put_slots: Annotated[int, within(1, 4096, "block writes in flight on a port")] = 64

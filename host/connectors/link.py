@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable
 
 from offstage.bindings.errors import OffstageError
-from offstage.host.connectors.memory import READS_MAX
-from offstage.host.connectors.moves import Move, Shape, shape_of
+from offstage.bindings.value_io import ValueIO
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
 
@@ -20,28 +19,44 @@ AGAIN_S = 1.5  # timeout of each reply while reconnecting
 
 
 class Link:
-    """`connect` logs in and attaches, given the timeout of a reply. `control`, `fabric`, the sizes
-    of blocks and messages, the limit of calls in flight, and whether targets must be registered
-    (`pins`) are those of the current daemon."""
+    """`connect` logs in and attaches, given the timeout of a reply. `control`, `fabric`, `values`,
+    `sessions_max`, and whether targets must be registered (`pins`) are those of the current
+    daemon."""
+
+    values: ValueIO
 
     def __init__(
         self, connect: Callable[[float], tuple[Control, Fabric]], timeout_s: float
     ) -> None:
         """BadInput, RunFailed: no daemon, or it refuses."""
-        self._connect = connect
+        self._connect, self._timeout_s = connect, timeout_s
         self.lost = False
         self._found: tuple[Control, Fabric] | None = None
         self._back: threading.Thread | None = None
         self._stopped = threading.Event()
-        self._take(connect(timeout_s))
+        found = connect(timeout_s)
+        try:
+            self._take(found)
+        except BaseException:
+            self.fabric.close()
+            self.control.close()
+            raise
 
-    def shape(self, move: Move) -> Shape:
-        """The layout of an object in this daemon's blocks."""
-        return shape_of(move.size, self.payload, self.layers)
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to do without a new request."""
+        return self._found is not None if self.lost else self.values.busy
+
+    @property
+    def holds(self) -> bool:
+        """Whether objects are leased."""
+        return not self.lost and self.values.held > 0
 
     def lose(self) -> None:
-        """The daemon no longer answers: close the connection and start to reconnect."""
+        """The daemon no longer answers: end all tasks, close the connection and start to reconnect.
+        Nothing is written into the tasks' memory after that."""
         self.lost = True
+        self.values.close()
         self._back = threading.Thread(target=self._come_back, name="ofs-objects-back", daemon=True)
         self._back.start()
 
@@ -67,13 +82,8 @@ class Link:
     def _take(self, found: tuple[Control, Fabric]) -> None:
         self.control, self.fabric = found
         self.pins = self.fabric.pins
-        calls_max = self.fabric.calls_max
-        self.calls_max = min(calls_max, READS_MAX) if self.pins else calls_max
-        geometry, limits = self.control.geometry, self.control.limits
-        self.payload, self.layers = geometry.payload_size_bytes, geometry.layer_count
-        self.chunks_max = limits.session_chunk_max
-        self.sessions_max = max(1, min(64, limits.session_max // 2))
-        self.message_max = limits.message_size_bytes_max // 4
+        self.sessions_max = max(1, min(64, self.control.limits.session_max // 2))
+        self.values = self.fabric.value_io(self.sessions_max, self._timeout_s)
 
     def _come_back(self) -> None:
         self.fabric.close()

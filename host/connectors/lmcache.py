@@ -32,7 +32,6 @@ __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
 LEASE_S = 30.0  # of objects found by a lookup, unless they are unlocked
 UNTOLD_LEASE_S = 10.0  # the same where LMCache does not unlock
-SIZES_MAX = 1 << 16  # of objects whose sizes are kept
 TOLD_MAX = 64  # models of which the log says that they are not kept
 
 
@@ -116,7 +115,6 @@ class NativeClient:
         """Log in; see `client_of`."""
         self._client = client_of(settings)
         self._lock = threading.Lock()
-        self._sizes: dict[bytes, int] = {}
         self._reading: dict[int, list[bytes]] = {}
 
     def event_fd(self) -> int:
@@ -136,22 +134,12 @@ class NativeClient:
         if not self._keeps(keys):
             return self._client.exists(self._names(keys))  # none of them is there
         names = [key.encode() for key in keys]
-        with self._lock:
-            self._sizes.update(zip(names, (memoryview(one).nbytes for one in views), strict=True))
-            while len(self._sizes) > SIZES_MAX:
-                del self._sizes[next(iter(self._sizes))]
         self._client.release(names)
         return self._client.put(names, views)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Whether objects are there. Those that were stored here, whose sizes are known, are leased
-        and brought into the tier's memory."""
-        names = self._names(keys)
-        with self._lock:
-            sizes = [self._sizes.get(name, 0) for name in names]
-        if not any(sizes):
-            return self._client.exists(names)
-        return self._client.prefetch(names, sizes, lease_s=UNTOLD_LEASE_S)
+        """Whether objects are there. Those are leased and brought into the tier's memory."""
+        return self._client.prefetch(self._names(keys), lease_s=UNTOLD_LEASE_S)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Delete objects."""
@@ -207,7 +195,7 @@ class L2:
         self._stored: dict[int, Any] = {}
         self._looked: dict[int, Any] = {}
         self._loaded: dict[int, Any] = {}
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[Any, int] = {}  # of what was stored here, which LMCache counts
 
     def get_store_event_fd(self) -> int:
         """Signalled when a store has ended."""
@@ -250,26 +238,17 @@ class L2:
         return ended
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """Which objects are there. Where their sizes are known, by their layout or since they were
-        stored here, those are leased and brought into the tier's memory, and one of another size
-        counts as not there."""
-        names = self._names(keys)
+        """Which objects are there. Those are leased and brought into the tier's memory; one of
+        another size than its layout's counts as not there. A load of one that another process
+        deletes meanwhile is a miss, as LMCache allows."""
         layouts = group_layout_descs or {}
-        with self._lock:
-            stored = [self._sizes.get(key, 0) for key in keys]
-        sizes = [
-            _size_of(layouts.get(key.object_group_id)) or size
-            for key, size in zip(keys, stored, strict=True)
-        ]
+        sizes = [_size_of(layouts.get(key.object_group_id)) for key in keys]
         task = self._next()
 
         def ended(completion: Completion) -> None:
             self._end("_looked", task, self._bits(completion.done), 1)
 
-        if any(sizes):
-            self._client.prefetch(names, sizes, lease_s=LEASE_S, tell=ended)
-        else:
-            self._client.exists(names, tell=ended)
+        self._client.prefetch(self._names(keys), sizes, lease_s=LEASE_S, tell=ended)
         return task
 
     def query_lookup_and_lock_result(self, task: int) -> Any:

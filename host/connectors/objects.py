@@ -1,9 +1,9 @@
 """Whole objects on the tier: the base of every engine's connector.
 
 An object is opaque bytes under an engine's key: the KV of a run of tokens, of all layers or of one.
-It is split into blocks of the daemon's size and named, chunk by chunk, by keyed hashes under the
-tenant's secret, so that no tenant can name another's objects. The daemon's chunks, store and
-staging memory hold it: there is no other store.
+It is one of the values of the daemon (`bindings.value_io`), of at most a session's blocks, under
+a hash of the key and of the model and layout that it belongs to. The daemon's store and staging
+memory hold it: there is no other store.
 
 Operations are submitted in batches and complete in any order. A batch has a ticket; `fd` becomes
 readable when one has completed, and `drain` returns the completed ones. Bytes are copied once
@@ -12,9 +12,9 @@ operation has completed.
 
 Every operation on an object ends in one of six ways: `State`. A DONE object was checked block by
 block, from the put's checksum to the copy in the engine's buffer, and all blocks are of one put. A
-mix of puts, a truncated object, another size or a failed check is UNREADABLE and logged; wrong
-bytes are never returned. The `layout` of a model's objects is part of every key, and is also stored
-by the model's name: if it changes, one log line says so, and older objects are not found.
+block that fails its check, or another size, is UNREADABLE and logged; wrong bytes are never
+returned. The `layout` of a model's objects is part of every key, and is also stored by the model's
+name: if it changes, one log line says so, and older objects are not found.
 
 A read or lookup ends within its limit (`within_s`): otherwise it is LATE, whether the daemon is
 frozen or the drive slow. Nothing is written into its buffer after that.
@@ -133,8 +133,8 @@ class ObjectClient:
     # ---- batches ----
 
     def put(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
-        """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. Replaces objects stored
-        under the same keys. DONE: acknowledged as the daemon's write mode says."""
+        """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. Each replaces, in one
+        step, what its key had. DONE: acknowledged as the daemon's write mode says."""
         return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
 
     def get(
@@ -178,15 +178,15 @@ class ObjectClient:
         lease_s: float = 0.0,
         **more: Any,
     ) -> int:
-        """Whether objects are there; with `sizes` whether they are whole and so large. `lease_s`
-        (with sizes): what is there is not deleted or forgotten for so long. `within_s`: as of
-        `get`; what is LATE is not leased."""
+        """Whether objects are there; with `sizes`, other than 0, whether they are so large.
+        `lease_s`: what is there is not forgotten for so long, unless others need its session, or
+        any client deletes it. `within_s`: as of `get`; what is LATE is not leased."""
         return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, **more)
 
     def prefetch(
         self,
         keys: Sequence[bytes],
-        sizes: Sequence[int],
+        sizes: Sequence[int] | None = None,
         *,
         lease_s: float = 10.0,
         due_s: float = 0.0,
@@ -200,7 +200,8 @@ class ObjectClient:
         )
 
     def delete(self, keys: Sequence[bytes], **more: Any) -> int:
-        """Delete objects, except those being moved or leased. ABSENT: it was not there."""
+        """Delete objects, leased ones too; a read that has begun goes on. ABSENT: it was not
+        there."""
         return self._begin(Kind.DELETE, keys, **more)
 
     def release(self, keys: Sequence[bytes]) -> None:

@@ -174,8 +174,6 @@ class ZmqDriver(Fabric):
         count, length, source = len(request.ordinals), request.length, request.source
         assert source.ndim == 2 and source.shape[0] == count
         assert length <= source.shape[1]
-        session = request.session
-        assert session is not None
         if not 0 < length <= self.payload_size_bytes:
             raise BadInput(
                 f"blocks of {length} B",
@@ -189,7 +187,7 @@ class ZmqDriver(Fabric):
                 rows = np.ascontiguousarray(source[piece, :length])
                 put.checksums[piece] = [checksum(row) for row in rows]
                 message = zmq_messages.FabricPut(
-                    session=session,
+                    session=request.session,
                     layer=request.layer,
                     length_bytes=length,
                     ordinals=np.ascontiguousarray(request.ordinals[piece], "<u4").tobytes(),

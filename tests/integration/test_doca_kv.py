@@ -339,7 +339,8 @@ def test_a_volume_that_is_not_the_callers_is_refused(
                 Client(library, path, volume)
             said = capfd.readouterr().err
             assert said.count("\n") == 1 and path in said
-    with daemon(tmp_path / "b") as tier, pytest.raises(Refused, match="NOT_SUPPORTED"):
+    without = daemon(tmp_path / "b", limits__values="0")
+    with without as tier, pytest.raises(Refused, match="NOT_SUPPORTED"):
         Client(library, socket_of(tier))
     assert "limits.values" in capfd.readouterr().err
 

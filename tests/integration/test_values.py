@@ -160,6 +160,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, fabric: str) -> N
         with pytest.raises(BadInput, match="carries no values; use shm, verbs, nixl or zmq"):
             Values(SmallestFabric())
         assert mine.store(key(1), b"x") and mine.retrieve(key(1)) == b"x"
-    with daemon(tmp_path, (TENANT, OTHER)) as tier, values(tier, fabric=fabric) as none:
+    without = daemon(tmp_path, (TENANT, OTHER), limits__values="0")
+    with without as tier, values(tier, fabric=fabric) as none:
         with pytest.raises(OffstageError, match=r"limits\.values"):
             none.retrieve(key(1))

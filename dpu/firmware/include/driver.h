@@ -67,7 +67,7 @@ struct ofs_fetch {
 };
 
 struct ofs_put {
-	uint32_t session; /* OFS_NONE: not known yet */
+	uint32_t session;
 	uint32_t layer;
 	uint32_t count;
 	uint32_t length_bytes;    /* of each block */
@@ -140,12 +140,6 @@ int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);
 int ofs_driver_fetch_cancel(struct ofs_driver *driver, uint64_t ticket);
 /* Begin and end of puts: as for fetches. Acknowledged as the daemon's write mode says. */
 int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket);
-/*
- * Sends a put that began without a session; `put` now names the session. Until then as many of its
- * blocks as fit are in the window, and none was sent. The end of a put that was never sent drops
- * it: -ECANCELED. -EBADF: no such put is held.
- */
-int ofs_driver_put_send(struct ofs_driver *driver, uint64_t ticket);
 int ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket);
 /*
  * Advances every call and waits up to `timeout_ns` (0: not at all) for one to end. Writes at most

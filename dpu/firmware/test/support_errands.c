@@ -1,4 +1,4 @@
-/* Two hosts with tasks on values; see support_errands.h. */
+/* Hosts with tasks on values; see support_errands.h. */
 #include "support_errands.h"
 
 #include <string.h>
@@ -31,13 +31,26 @@ errand_fill(uint32_t seed, uint8_t *bytes)
 }
 
 void
-bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_mode)
+bed_attach(struct bed *bed, uint32_t io)
 {
 	/* Answers take their time, so that a task may be given up before it has one. */
-	const struct ofs_fabric_sim_config slow = {.seed = seed, .step_ns = 500, .delay_ns_max = 9000};
+	const struct ofs_fabric_sim_config slow = {.seed = bed->random,
+		.step_ns = 500,
+		.delay_ns_max = 9000};
+	struct ofs_driver *driver;
+
+	world_attach(&bed->world, &bed->hosts[io], 0, &slow);
+	driver = bed->hosts[io].driver;
+	assert(ofs_driver_register(driver, errands, sizeof(errands)) == 0);
+	assert(ofs_value_io_open(&bed->ios[io], driver, bed->sessions, SECOND_NS) == 0);
+}
+
+void
+bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_mode)
+{
 	struct ofs_device_config config;
 
-	*bed = (struct bed){.random = seed};
+	*bed = (struct bed){.random = seed, .sessions = sessions};
 	world_config(&config);
 	config.core.layer_count = config.store.layer_count = LAYERS;
 	config.policy.prefetchers |= OFS_PREFETCH_SHARED;
@@ -45,11 +58,8 @@ bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_
 	config.write_mode = write_mode;
 	world_open(&bed->world, &config);
 	world_tenant(&bed->world, 16);
-	for (uint32_t i = 0; i < 2; i++) {
-		world_attach(&bed->world, &bed->hosts[i], 0, &slow);
-		assert(ofs_driver_register(bed->hosts[i].driver, errands, sizeof(errands)) == 0);
-		assert(ofs_value_io_open(&bed->ios[i], bed->hosts[i].driver, sessions, SECOND_NS) == 0);
-	}
+	for (uint32_t i = 0; i < HOSTS; i++)
+		bed_attach(bed, i);
 }
 
 void
@@ -59,9 +69,18 @@ bed_open(struct bed *bed, uint64_t seed, uint32_t sessions)
 }
 
 void
+bed_kill(struct bed *bed, uint32_t io)
+{
+	ofs_value_io_close(bed->ios[io]);
+	bed->ios[io] = NULL;
+	world_pass(&bed->world, errand_below(bed, 100000));
+	world_detach(&bed->hosts[io]);
+}
+
+void
 bed_close(struct bed *bed)
 {
-	for (uint32_t i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < HOSTS; i++) {
 		if (bed->ios[i] != NULL)
 			ofs_value_io_close(bed->ios[i]);
 		world_abandon(&bed->hosts[i]);

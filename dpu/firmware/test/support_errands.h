@@ -1,8 +1,8 @@
 /*
- * support_errands.h: two hosts of one device in virtual time, each with tasks on values.
+ * support_errands.h: hosts of one device in virtual time, each with tasks on values.
  *
  * The bytes of a value follow from a seed, and so does its length. An errand is a task with its
- * memory, which is registered with both hosts.
+ * memory, which is registered with all hosts.
  */
 #ifndef OFS_SUPPORT_ERRANDS_H
 #define OFS_SUPPORT_ERRANDS_H
@@ -10,13 +10,14 @@
 #include "support_device.h"
 #include "value_io.h"
 
-enum { PAYLOAD = 4096, LAYERS = 4, KEYS = 6, TASKS = 12, ROUNDS = 60, LONG = 11 };
+enum { PAYLOAD = 4096, LAYERS = 4, HOSTS = 3, KEYS = 6, TASKS = 12, ROUNDS = 60, LONG = 11 };
 #define VALUE_MAX (10 * PAYLOAD) /* three chunks */
 
 struct bed {
 	struct world world;
-	struct world_host hosts[2];
-	struct ofs_value_io *ios[2];
+	struct world_host hosts[HOSTS];
+	struct ofs_value_io *ios[HOSTS];
+	uint32_t sessions; /* of each io */
 	uint64_t random;
 };
 
@@ -38,6 +39,10 @@ void errand_fill(uint32_t seed, uint8_t *bytes);
 void bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_mode);
 void bed_open(struct bed *bed, uint64_t seed, uint32_t sessions);
 void bed_close(struct bed *bed);
+/* A host dies: what it has sent is carried out for a time, then its port is closed. */
+void bed_kill(struct bed *bed, uint32_t io);
+/* A host comes, in place of one that was killed. */
+void bed_attach(struct bed *bed, uint32_t io);
 /* A store of what follows from the seed, in up to three parts; and a retrieve of so many bytes. */
 void errand_store(struct bed *bed, struct errand *errand, uint32_t number, uint32_t seed);
 void errand_retrieve(struct bed *bed, struct errand *errand, uint32_t number, uint64_t length);

@@ -264,54 +264,6 @@ test_puts_and_fetches_together(void)
 	tear_down();
 }
 
-/* Puts without a session take the window and send nothing; then they go, or are dropped, or wait
- * for room behind one that is held. */
-static void
-test_puts_before_their_session(void)
-{
-	static uint8_t source[24][PAYLOAD];
-	uint64_t tickets[4];
-	int32_t rcs[3][8];
-	struct ofs_put puts[3];
-	struct ofs_driver_stats stats;
-
-	set_up();
-	for (uint32_t i = 0; i < 24; i++) {
-		support_fill(i, source[i], PAYLOAD);
-		dpu.length_of[i] = 0;
-	}
-	support_start(&dpu);
-	for (uint32_t i = 0; i < 3; i++) {
-		puts[i] = (struct ofs_put){.session = OFS_NONE,
-			.count = i == 0 ? 3 : 8,
-			.length_bytes = PAYLOAD,
-			.ordinals = &all[8 * i],
-			.source = source[8 * i],
-			.source_stride_bytes = PAYLOAD,
-			.timeout_ns = LONG_NS,
-			.rcs = rcs[i]};
-		assert(ofs_driver_put_begin(driver, &puts[i], &tickets[i]) == 0);
-	}
-	memset(source[0], 0, PAYLOAD); /* it is in the window */
-	assert(ofs_driver_poll(driver, 2000000, tickets + 3, 1) == 0);
-	assert(ofs_driver_put_send(driver, tickets[0]) == -EBADF); /* still without one */
-	assert(dpu.length_of[0] == 0 && dpu.length_of[8] == 0);
-
-	puts[0].session = puts[2].session = 1;
-	assert(ofs_driver_put_send(driver, tickets[2]) == 0);
-	assert(ofs_driver_put_send(driver, tickets[0]) == 0);
-	assert(ofs_driver_put_send(driver, tickets[0]) == -EBADF); /* it is on its way */
-	assert(ofs_driver_put_end(driver, tickets[1]) == -ECANCELED && rcs[1][7] == -ECANCELED);
-	assert(ofs_driver_put_end(driver, tickets[0]) == 0);
-	assert(ofs_driver_put_end(driver, tickets[2]) == 0);
-	support_stop(&dpu);
-	for (uint32_t i = 0; i < 24; i++)
-		assert(dpu.length_of[i] == (i < 3 || i >= 16 ? PAYLOAD : 0));
-	assert(dpu.bad_count == 0);
-	assert(ofs_driver_stats_get(driver, &stats) == 0 && stats.puts == 11);
-	tear_down();
-}
-
 /* The daemon is killed under several calls: all of them end so, by looking alone too. */
 static void
 test_daemon_dies_under_all(int by_polling)
@@ -355,7 +307,6 @@ main(void)
 	test_deadlines_are_their_own();
 	test_given_up();
 	test_puts_and_fetches_together();
-	test_puts_before_their_session();
 	test_daemon_dies_under_all(0);
 	test_daemon_dies_under_all(1);
 	return 0;

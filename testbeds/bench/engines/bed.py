@@ -91,7 +91,13 @@ def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
         "arena": {"size": bed.arena_bytes, "payload": bed.payload_bytes, "layers": 1},
         "storage": {"path": str(folder / "store"), "size": 4 << 30, "backend": bed.backend},
         "store": {"durable": False, "segment": 8 << 20},
-        "limits": {"sessions": 1024, "context_tokens": 65536, "ports": 16, "chunks": 1 << 18},
+        "limits": {
+            "sessions": 1024,
+            "context_tokens": 65536,
+            "ports": 16,
+            "chunks": 1 << 18,
+            "values": 1 << 17,
+        },
     }
     with serve(sections, folder) as tier:
         yield tier

@@ -110,7 +110,6 @@ struct ofs_call {
 	uint32_t commands;            /* first payload area; OFS_NONE: none */
 	int rc;                       /* the first error */
 	bool owes_step;               /* of a fetch: scores without a demand are sent as a STEP too */
-	bool held;                    /* of a put: nothing of it is sent until its session is known */
 	bool reported;                /* by poll */
 };
 
@@ -171,10 +170,7 @@ bool ofs_calls_turn(struct ofs_driver *driver);
 /* Waits until a turn may have something to do. 0; -ETIMEDOUT at `until_ns`; else every call has
  * ended with the error. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
-/* The call of this ticket, or NULL: there is none, or it is of the other kind. */
-struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
-	const struct ofs_call_ops *ops);
-/* Waits for its end; ends a held one immediately. -EBADF: no such call, or of the other kind. */
+/* Waits for its end. -EBADF: no such call, or of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* Ends it immediately, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */
 int ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);

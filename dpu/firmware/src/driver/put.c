@@ -63,8 +63,8 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 		.length = put->length_bytes};
 	rc = fabric->ops->write_put(fabric, pending->put_slot, source, put->length_bytes,
 		&pending->sqe.checksum);
-	pending->due_ns = OFS_NEVER_NS; /* until it is sent; for good if it is held */
-	if (rc == 0 && !call->held)
+	pending->due_ns = OFS_NEVER_NS; /* until it is sent */
+	if (rc == 0)
 		rc = ofs_call_send(driver, index);
 	if (rc != 0) {
 		ofs_command_drop(driver, index);
@@ -110,25 +110,8 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 	if (call == NULL)
 		return -EAGAIN;
 	call->put = put;
-	call->held = put->session == OFS_NONE;
 	for (uint32_t i = 0; i < put->count; i++)
 		put->rcs[i] = OFS_WANTED;
-	(void)ofs_calls_turn(driver);
-	return 0;
-}
-
-int
-ofs_driver_put_send(struct ofs_driver *driver, uint64_t ticket)
-{
-	struct ofs_call *call = ofs_call_find(driver, ticket, &ofs_put_ops);
-
-	if (call == NULL || !call->held || call->put->session == OFS_NONE)
-		return -EBADF;
-	call->held = false;
-	for (uint32_t index = call->commands; index != OFS_NONE; index = driver->pending[index].next) {
-		driver->pending[index].sqe.session = call->put->session;
-		driver->pending[index].due_ns = 0;
-	}
 	(void)ofs_calls_turn(driver);
 	return 0;
 }

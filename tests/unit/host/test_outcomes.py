@@ -1,0 +1,43 @@
+"""Does every end of a task on a value become the state that an engine is to see?"""
+
+import errno
+
+import pytest
+
+from offstage.host.connectors.moves import Kind, Move, State, outcome, task_of
+
+DONE, ABSENT, UNREADABLE, REFUSED = State.DONE, State.ABSENT, State.UNREADABLE, State.REFUSED
+PUT, GET, LOOK, DELETE = Kind.PUT, Kind.GET, Kind.LOOK, Kind.DELETE
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "length", "state", "word"),
+    [
+        (GET, 0, 9, DONE, ""),
+        (GET, errno.ENOENT, 0, ABSENT, ""),
+        (GET, errno.ENOENT, 9, UNREADABLE, "lost"),  # it was there, and a block is not any more
+        (LOOK, errno.ENOENT, 9, ABSENT, ""),
+        (DELETE, errno.ENOENT, 0, ABSENT, ""),
+        (PUT, errno.ECANCELED, 9, ABSENT, ""),
+        (GET, errno.EBADMSG, 9, UNREADABLE, "EBADMSG"),
+        (GET, errno.EMSGSIZE, 9, UNREADABLE, "9 bytes are there, and 5"),
+        (LOOK, errno.EMSGSIZE, 9, UNREADABLE, "9 bytes are there, and 5"),
+        (PUT, errno.EMSGSIZE, 0, REFUSED, "limits.context_tokens"),
+        (PUT, errno.ENOSPC, 0, REFUSED, "limits.values"),
+        (PUT, errno.EDQUOT, 0, REFUSED, "quota"),
+        (PUT, errno.EIO, 0, REFUSED, "EIO"),
+        (PUT, errno.ETIMEDOUT, 0, REFUSED, "drive"),
+        (GET, errno.ETIMEDOUT, 9, State.LATE, "frozen"),
+        (LOOK, errno.ETIMEDOUT, 0, State.LATE, "frozen"),
+        (GET, errno.EBUSY, 0, REFUSED, "limits.sessions"),
+        (LOOK, errno.ENOTSUP, 0, REFUSED, "limits.values"),
+        (GET, errno.EPIPE, 9, State.AWAY, "lost"),
+    ],
+)
+def test_of_each_end(kind: Kind, code: int, length: int, state: State, word: str) -> None:
+    """What was wrong is said, unless the state says it."""
+    move = Move(kind, bytes(16), "", 5, lambda *_: None)
+    task = task_of(move)
+    task.c.rc, task.c.value_length = -code, length
+    found, why = outcome(move, task)
+    assert found is state and bool(why) == bool(word) and word in why

@@ -139,6 +139,28 @@ def test_what_is_there_is_leased_without_a_layout(tier: Daemon) -> None:
     adapter.close()
 
 
+def test_what_another_adapter_deletes_is_a_miss_though_it_is_locked(tier: Daemon) -> None:
+    """A load of an object that another adapter deletes between lookup and load is a miss, whose
+    memory stays; the lock ends as any other."""
+    adapter, other = Adapter(params(tier)), Adapter(params(tier))
+    keys, size = [SimpleHash(key(n)) for n in (23, 24)], 2 * PAYLOAD
+    adapter.submit_store_task(keys, [memory(size, n) for n in (23, 24)])
+    ready(adapter.get_store_event_fd())
+    look = adapter.submit_lookup_and_lock_task(keys, {})
+    ready(adapter.get_lookup_and_lock_event_fd())
+    assert adapter.query_lookup_and_lock_result(look) == {0, 1}
+    other.delete(keys[:1])
+    targets = [memory(size, 7) for _ in keys]
+    load = adapter.submit_load_task(keys, targets)
+    ready(adapter.get_load_event_fd())
+    assert adapter.query_load_result(load) == {1}
+    assert [bytes(one.byte_array) for one in targets] == [bytes([n]) * size for n in (7, 24)]
+    adapter.submit_unlock(keys)
+    until(lambda: adapter._client._mover._link.values.held == 0)
+    for one in (adapter, other):
+        one.close()
+
+
 def test_a_frozen_daemon_holds_neither_interface_up(tier: Daemon) -> None:
     """While the daemon is frozen, lookups and loads end as misses at their bound and are counted;
     all of it is there again once the daemon resumes."""

@@ -297,8 +297,8 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
 
 
 def test_leases_give_way(tier: Daemon) -> None:
-    """If every session of a client is a lease, a large batch is done all the same; the newest half
-    of the leases stay, and every object is still there."""
+    """If every session of a client is a lease, a large batch is done all the same; half of the
+    leases stay, and every object is still there."""
     count, size = 16, 2 * PAYLOAD
     keys = [b"way%d" % i for i in range(count)]
     with ObjectClient(where(tier)) as client:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_event
+from offstage.bindings.core import RECORD, Policy, filled_policy, work_by_event
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.figures import (
     DeviceStatus,
@@ -24,12 +24,11 @@ from offstage.bindings.figures import (
     read_struct,
 )
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib, text_of
-from offstage.bindings.layouts import constant
 from offstage.bindings.ledger import Ledger
 from offstage.bindings.moments import MOMENT
 from offstage.bindings.stages import StageTimes, StepTimes, device_stages, step_times
 
-__all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
+__all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "name_store", "new_config"]
 
 ERROR_SIZE = 1024
 MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
@@ -47,19 +46,6 @@ class Chunk:
     store_key: bytes
     stored_layers: int
     references: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedChain:
-    """A session of several that were opened in one message; `rc` -errno: it is not there.
-
-    `keys`: directory keys, 16 bytes each, and `store_keys`; `stored_layers`: u32 each."""
-
-    session: int
-    rc: int
-    keys: bytes
-    stored_layers: bytes
-    store_keys: bytes = b""
 
 
 def new_config() -> Any:
@@ -223,52 +209,6 @@ class FirmwareDevice:
             for info in infos[0:count]
         ]
 
-    def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
-    ) -> list["OpenedChain"]:
-        """A session for each of `contents`, with its chunks: 16-byte hashes in a row. What is
-        guessed of it before it reads is needed in `due_ns`."""
-        if not contents:
-            return []
-        counts = [len(one) // 16 for one in contents]
-        total = sum(counts)
-        config: Any = ffi.new("struct ofs_session_config *")
-        config.select_blocks = select_blocks
-        config.step_ns = due_ns // constant("OFS_BEGIN_STEPS")
-        held: Any = ffi.new("struct ofs_key[]", total)
-        ffi.buffer(held)[:] = b"".join(contents)
-        sessions: Any = ffi.new("uint32_t[]", len(counts))
-        rcs: Any = ffi.new("int32_t[]", len(counts))
-        infos = np.zeros(total, INFO)
-        rc = lib.ofs_device_sessions_open(
-            self._device,
-            port,
-            config,
-            len(counts),
-            ffi.new("uint32_t[]", counts),
-            held,
-            sessions,
-            ffi.cast("struct ofs_chunk_info *", infos.ctypes.data),
-            rcs,
-        )
-        check_rc(rc, "opening sessions")
-        keys, store_keys = infos["key"].tobytes(), infos["store_key"].tobytes()
-        stored = infos["stored_layers"].tobytes()
-        opened, first = [], 0
-        for count, session, one in zip(counts, sessions, rcs, strict=True):
-            end = first + count
-            opened.append(
-                OpenedChain(
-                    session,
-                    one,
-                    keys[16 * first : 16 * end],
-                    stored[4 * first : 4 * end],
-                    store_keys[16 * first : 16 * end],
-                )
-            )
-            first = end
-        return opened
-
     def session_set_generating(self, session: int, generating: bool) -> None:
         """A generating session is the last victim."""
         rc = lib.ofs_device_session_set_generating(self._device, session, int(generating))
@@ -278,12 +218,6 @@ class FirmwareDevice:
         """Without `keep`, blocks without another reference are deleted from the store."""
         rc = lib.ofs_device_session_close(self._device, session, int(keep))
         check_rc(rc, "closing a session")
-
-    def sessions_close(self, sessions: list[int], keep: bool) -> None:
-        """As session_close of each."""
-        held = ffi.new("uint32_t[]", sessions)
-        rc = lib.ofs_device_sessions_close(self._device, len(sessions), held, int(keep))
-        check_rc(rc, "closing sessions")
 
     def set_core_policy(self, policy: Policy) -> None:
         """Change the policy now, without a restart."""

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.archive import Places, ValueNotes
-from offstage.bindings.device import Chunk, OpenedChain
+from offstage.bindings.device import Chunk
 from offstage.bindings.errors import BadInput
 from offstage.dpu.archive.format import CHUNKS_MAX, Shape, object_key
 from offstage.dpu.archive.object_moves import look
@@ -46,12 +46,11 @@ FLUSH_S = 2.0  # write-back: what a session wrote is on the store by then, as a 
 
 @dataclass
 class Wanted:
-    """One chain, all of its `keys`, of which some are on their way; `chain`: which of a message."""
+    """The chunks of one append, all of their `keys`, of which some are on their way."""
 
     tenant: Tenant
     keys: list[bytes]
     returns: list[Return]
-    chain: int
 
     @property
     def ended(self) -> bool:
@@ -184,37 +183,17 @@ class ArchivedDevice:
         port, keys = self._sessions[session]
         keys += [chunk.store_key for chunk in chunks]
         there = [(chunk.store_key, chunk.stored_layers) for chunk in chunks]
-        self._want(self._ports[port], there, 0)
+        self._want(self._ports[port], there)
         return chunks
 
-    def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
-    ) -> list[OpenedChain]:
-        """As the device's; starts restores of what the bucket has of them."""
-        opened: list[OpenedChain]
-        opened = self._device.sessions_open(port, select_blocks, contents, due_ns)
-        for chain, one in enumerate(opened):
-            if one.rc:
-                continue
-            keys = [one.store_keys[i : i + 16] for i in range(0, len(one.store_keys), 16)]
-            there = memoryview(one.stored_layers).cast("I")
-            self._sessions[one.session] = (port, keys)
-            self._want(self._ports[port], list(zip(keys, there, strict=True)), chain)
-        return opened
-
     def session_close(self, session: int, keep: bool) -> None:
-        """As the device's."""
-        self.sessions_close([session], keep)
-
-    def sessions_close(self, sessions: list[int], keep: bool) -> None:
         """As the device's; kept chunks are uploaded, deleted ones leave the bucket too."""
         if not keep:
-            self._delete(sessions)
-        self._device.sessions_close(sessions, keep)
+            self._delete(session)
+        self._device.session_close(session, keep)
         if keep:
-            self._keep(sessions)
-        for session in sessions:
-            self._sessions.pop(session, None)
+            self._keep([session])
+        self._sessions.pop(session, None)
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         """As the device's. Without `keep_blocks` all objects of the tenant in the bucket are
@@ -237,17 +216,13 @@ class ArchivedDevice:
         noted = self.workers.noted(self._tenants[tenant])
         return done and noted, held, left + (not noted)
 
-    def _delete(self, sessions: list[int]) -> None:
-        """Called before the device: the chunks of these sessions that no other session names."""
-        by_tenant: dict[int, list[int]] = {}
-        for session in sessions:
-            if session in self._sessions:
-                by_tenant.setdefault(self._sessions[session][0], []).append(session)
-        for port, some in by_tenant.items():
-            tenant = self._ports[port]
-            keys = {key for session in some for key in self._sessions[session][1]}
-            for session, (of, others) in self._sessions.items():
-                if session not in some and self._ports.get(of) is tenant:
+    def _delete(self, session: int) -> None:
+        """Called before the device: the chunks of this session that no other session names."""
+        if session in self._sessions:
+            port, own = self._sessions[session]
+            tenant, keys = self._ports[port], set(own)
+            for number, (of, others) in self._sessions.items():
+                if number != session and self._ports.get(of) is tenant:
                     keys.difference_update(others)
             self.state.deleting(tenant, keys)
         self.workers.wake()
@@ -260,7 +235,7 @@ class ArchivedDevice:
                 self.state.closed(self._ports[port], keys, after_s)
         self.workers.wake()
 
-    def _want(self, tenant: Tenant, found: list[tuple[bytes, int]], chain: int) -> None:
+    def _want(self, tenant: Tenant, found: list[tuple[bytes, int]]) -> None:
         missing = [(key, there) for key, there in found if there < self.shape.layers]
         if not missing or self.workers.away:
             return
@@ -270,7 +245,7 @@ class ArchivedDevice:
             return
         returns = self.state.wanted(tenant, missing)
         if returns:
-            self.wanted.append(Wanted(tenant, [key for key, _ in found], returns, chain))
+            self.wanted.append(Wanted(tenant, [key for key, _ in found], returns))
             self.workers.wake()
 
     def look(self, tenant: Tenant, keys: list[bytes]) -> list[int]:

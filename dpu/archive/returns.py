@@ -57,7 +57,7 @@ def held_answers(
 class _Held:
     tenant: int | None
     route: bytes
-    reply: p.Reply
+    reply: p.Appended
     wanted: list[Wanted]
     until_s: float
 
@@ -80,7 +80,7 @@ class Returns(Deletes):
     def answer(self, tenant: int | None, route: bytes, reply: p.Reply) -> None:
         """As deletes; a reply about chunks being restored waits for them."""
         wanted, self._archived.wanted = self._archived.wanted, []
-        if not wanted or not isinstance(reply, p.Appended | p.SessionsOpened):
+        if not wanted or not isinstance(reply, p.Appended):
             super().answer(tenant, route, reply)
             return
         until_s = time.monotonic() + self._wait_s
@@ -101,7 +101,7 @@ class Returns(Deletes):
         super().turn()
 
     def _fill(self, held: _Held) -> None:
-        """What the store has now. Each of `wanted` is for one append, or one opened chain."""
+        """What the store has now."""
         try:
             found = {
                 key: count
@@ -112,18 +112,8 @@ class Returns(Deletes):
             }
         except OffstageError:
             return  # the reactor ends: the first figures stay valid
-        if isinstance(held.reply, p.Appended):
-            reply = held.reply
-            reply.stored_layers = [
-                found.get(key, count)
-                for key, count in zip(reply.store_keys, reply.stored_layers, strict=True)
-            ]
-        elif isinstance(held.reply, p.SessionsOpened):
-            self._fill_chains(held.reply, held.wanted, found)
-
-    def _fill_chains(
-        self, reply: p.SessionsOpened, wanted: list[Wanted], found: dict[bytes, int]
-    ) -> None:
-        for one in wanted:
-            counts = b"".join(found[key].to_bytes(4, "little") for key in one.keys)
-            reply.stored_layers[one.chain] = counts
+        reply = held.reply
+        reply.stored_layers = [
+            found.get(key, count)
+            for key, count in zip(reply.store_keys, reply.stored_layers, strict=True)
+        ]

@@ -86,9 +86,6 @@ class Deletes:
     def _late(self, one: _Held) -> p.Reply:
         refused = one.errors is not None and self._errors() > one.errors >= 0
         self._log.error("delete_not_on_drive", tenant=one.tenant, left=one.left, refused=refused)
-        if isinstance(one.reply, p.SessionsOpened):
-            one.reply.deleted = False
-            return one.reply
         return p.Error(
             id=one.reply.id,
             code="io",

@@ -254,51 +254,9 @@ class Service:
 
     @_answers
     def _session_close(self, request: p.SessionClose, host: Host) -> p.Ok:
-        self._sessions_end(host, [request.session], keep=request.keep)
+        host.sessions.discard(request.session)
+        self.device.session_close(request.session, request.keep)
         return p.Ok()
-
-    @_answers
-    def _sessions_open(self, request: p.SessionsOpen, host: Host) -> p.SessionsOpened:
-        port, tenant = host.opens()
-        if self.drain.refuses and request.contents:
-            raise draining()
-        if any(len(one) % 16 or not one for one in request.contents):
-            raise Refused(
-                "invalid",
-                "a session's contents are no hashes of 16 bytes",
-                host.name,
-                "use the same release on both sides",
-            )
-        if request.contents:
-            check_selection(tenant, request.select_blocks)
-        ending = (*request.closing, *request.deleting)
-        for session in ending:
-            _check_session(host, session)
-        if len(set(ending)) != len(ending):
-            raise Refused(
-                "invalid", "a session is named twice to be ended", host.name, "name it once"
-            )
-        if request.contents:
-            self.quotas.check(tenant, "sessions", len(request.contents) - len(ending))
-        self._sessions_end(host, request.closing, keep=True)
-        self._sessions_end(host, request.deleting, keep=False)
-        opened = self.device.sessions_open(
-            port, request.select_blocks, host.names(request.contents), request.due_ns
-        )
-        sessions = [one.session for one in opened if one.rc == 0]
-        host.sessions.update(sessions)
-        if not request.keep:
-            self._sessions_end(host, sessions, keep=True)
-        return p.SessionsOpened(
-            sessions=[one.rc or one.session for one in opened],
-            keys=[one.keys for one in opened],
-            stored_layers=[one.stored_layers for one in opened],
-        )
-
-    def _sessions_end(self, host: Host, sessions: list[int], *, keep: bool) -> None:
-        if sessions:
-            host.sessions.difference_update(sessions)
-            self.device.sessions_close(sessions, keep)
 
     @_answers
     def _policy_set(self, request: p.PolicySet, host: Host) -> p.PolicyReply:

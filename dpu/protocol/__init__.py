@@ -256,36 +256,6 @@ class SessionClose(Call[Ok], kw_only=True):
         return not self.keep
 
 
-class SessionsOpened(Reply, kw_only=True, omit_defaults=True):
-    """Per session its number or -errno; directory keys, 16 B each; stored layers, u32 each.
-    `deleted` false: the drive refuses to delete for good."""
-
-    sessions: list[int]
-    keys: list[bytes]
-    stored_layers: list[bytes]
-    deleted: bool = True
-
-
-class SessionsOpen(Call[SessionsOpened], kw_only=True):
-    """Several sessions in one message. Closes those of `closing` and `deleting`, the latter without
-    keeping their blocks, and then opens one for each of `contents`, 16-byte hashes in a row; the
-    first guesses for them are needed in `due_ns`. Without `keep` they are closed again: the
-    question was what the store has. The reply waits until what was deleted stays deleted."""
-
-    by: ClassVar[By] = "attached"
-    closing: list[Session] = msgspec.field(default_factory=list)
-    deleting: list[Session] = msgspec.field(default_factory=list)
-    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
-    contents: list[bytes] = msgspec.field(default_factory=list)
-    keep: bool = True
-    due_ns: Wait = 0
-
-    @property
-    def deletes(self) -> bool:
-        """See `Call`."""
-        return bool(self.deleting)
-
-
 # ---- policy and figures ----
 
 

@@ -96,20 +96,20 @@ class Quotas:
                 self._note(name, quota, has, most)
         return found
 
-    def check(self, tenant: TenantState, quota: str, more: int = 1) -> None:
-        """Refused if `more` further `sessions` or `ports` exceed the tenant's bound."""
+    def check(self, tenant: TenantState, quota: str) -> None:
+        """Refused if one more of `sessions` or `ports` exceeds the tenant's bound."""
         has, most = self._device.tenant_status(tenant.index).sessions, tenant.session_max
         if quota == "ports":
             has = sum(host.port is not None for host in self._hosts.of(tenant))
             most = tenant.port_max
-        if has + more > most:
+        if has >= most:
             raise Refused(
                 "limit",
                 f"the tenant has its {most} {quota}",
                 tenant.name,
                 f"end one, or raise {quota} of its [[tenant]]",
             )
-        self._note(tenant.name, quota, has + more, most)
+        self._note(tenant.name, quota, has + 1, most)
 
     def _note(self, tenant: str, quota: str, has: int, most: int) -> None:
         """Logged once at 80 %, and again only after it was below."""

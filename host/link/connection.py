@@ -7,7 +7,6 @@ ends is never silently replaced: the next listener at that address must prove it
 import hmac
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -26,11 +25,10 @@ from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
 from offstage.host.link.reached import Line, why_silent
 
-__all__ = ["DEFAULT_ENDPOINT", "Connection", "Meanwhile", "as_error"]
+__all__ = ["DEFAULT_ENDPOINT", "Connection", "as_error"]
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 RETRY_S = 0.05
-Meanwhile = Callable[[], bool] | None
 
 # Exception for each error code of the daemon.
 KINDS: dict[str, type[OffstageError]] = {
@@ -119,7 +117,7 @@ class Connection:
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
         return socket
 
-    def reach(self, timeout_s: float, meanwhile: Meanwhile = None) -> tuple[Line, p.Challenge]:
+    def reach(self, timeout_s: float) -> tuple[Line, p.Challenge]:
         """Connect to a daemon that proves that it has our secret; also returns its challenge.
         BadInput if none answers in time, or it fails the proof."""
         until_s = time.monotonic() + timeout_s
@@ -134,7 +132,7 @@ class Connection:
                 ) from None
             try:
                 _connect(line.socket, self.via)
-                challenge = self._greet(line, until_s, meanwhile)
+                challenge = self._greet(line, until_s)
                 if challenge is not None:
                     return line, challenge
                 seen = line.seen()
@@ -147,7 +145,7 @@ class Connection:
                 raise why_silent(seen, self.endpoint, curve)
             time.sleep(RETRY_S)
 
-    def _greet(self, line: Line, until_s: float, meanwhile: Meanwhile) -> p.Challenge | None:
+    def _greet(self, line: Line, until_s: float) -> p.Challenge | None:
         """Send Hello and check the proof; None if the connection ended or the time is up."""
         asked = secrets.token_bytes(16)
         hello = p.Hello(
@@ -158,7 +156,6 @@ class Connection:
         except zmq.Again:  # it has ended already: refused, or of another key
             return None
         while not line.socket.poll(int(RETRY_S * 1000)):
-            _ = meanwhile is not None and meanwhile()
             if line.gone() or self._closing or time.monotonic() > until_s:
                 return None
         challenge = p.decode_reply(line.socket.recv_multipart()[-1])

@@ -25,7 +25,7 @@ from offstage.bindings.errors import (
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol.message import Setting
 from offstage.dpu.protocol.status import ArchivedLedger
-from offstage.host.link.connection import DEFAULT_ENDPOINT, Connection, Meanwhile, as_error
+from offstage.host.link.connection import DEFAULT_ENDPOINT, Connection, as_error
 from offstage.host.link.reached import Line
 from offstage.host.link.tier_sessions import ALL_SCORES
 
@@ -33,7 +33,6 @@ __all__ = ["DEFAULT_ENDPOINT", "Control"]
 
 BEATS_PER_TIMEOUT = 4
 MARKING_LOOK_S = 0.01
-MEANWHILE_S = 0.005  # between two looks at what else there is
 
 R = TypeVar("R", bound=p.Reply)
 
@@ -123,29 +122,6 @@ class Control:
     def session_close(self, session: int, *, keep: bool = True) -> None:
         """Close a session; without `keep` its own blocks are deleted from the store."""
         self.call(p.SessionClose(session=session, keep=keep))
-
-    def sessions_open(
-        self,
-        contents: list[bytes],
-        *,
-        closing: list[int] | None = None,
-        deleting: list[int] | None = None,
-        keep: bool = True,
-        due_s: float = 0.0,
-        timeout_s: float | None = None,
-        meanwhile: Meanwhile = None,
-    ) -> p.SessionsOpened:
-        """Open a session for each of `contents` (concatenated 16-byte hashes), after closing those
-        in `closing` and, without keeping their blocks, those in `deleting`. Not `keep`: close them
-        again immediately. Guesses for them are due in `due_s`. `meanwhile`: see `call`."""
-        request = p.SessionsOpen(
-            closing=closing or [],
-            deleting=deleting or [],
-            contents=contents,
-            keep=keep,
-            due_ns=int(due_s * 1e9),
-        )
-        return self.call(request, timeout_s, meanwhile)
 
     # ---- policy, figures, operation of the daemon ----
 
@@ -238,15 +214,8 @@ class Control:
         """Why the connection has ended; "" while it is open."""
         return self._lost
 
-    def call(
-        self,
-        request: p.Call[R],
-        timeout_s: float | None = None,
-        meanwhile: Meanwhile = None,
-    ) -> R:
-        """Make a call and wait for its reply. Raises the daemon's error reply as an exception.
-        `meanwhile` is called every few ms until the reply arrives, and again without a pause after
-        it returned True."""
+    def call(self, request: p.Call[R], timeout_s: float | None = None) -> R:
+        """Make a call and wait for its reply. Raises the daemon's error reply as an exception."""
         if self._lost:
             raise RunFailed(self._lost, self.endpoint, "log in again")
         with self._lock:
@@ -257,10 +226,10 @@ class Control:
                 if self._line.gone():
                     self._line.close()
                     limit_s = min(timeout_s or self.timeout_s, self.timeout_s)
-                    self._line, _ = self._connection.reach(limit_s, meanwhile)
+                    self._line, _ = self._connection.reach(limit_s)
                 socket = self._line.socket
                 socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
-                reply = self._await(request.id, timeout_s or self.timeout_s, meanwhile)
+                reply = self._await(request.id, timeout_s or self.timeout_s)
             except zmq.Again:
                 raise self._silent() from None
             except zmq.ZMQError as error:
@@ -300,13 +269,11 @@ class Control:
                     return isinstance(reply, p.Ok)
         return False
 
-    def _await(self, number: int, timeout_s: float, meanwhile: Meanwhile) -> p.Reply:
+    def _await(self, number: int, timeout_s: float) -> p.Reply:
         """The reply with this id; skips replies to calls that timed out."""
         socket, until_s = self._line.socket, time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
-            if meanwhile is not None:
-                left_s = 0.0 if meanwhile() else MEANWHILE_S
-            if socket.poll(int(left_s * 1000) + (left_s > 0)):
+            if socket.poll(int(left_s * 1000) + 1):
                 reply = p.decode_reply(socket.recv_multipart()[-1])
                 if reply.id == number:
                     return reply

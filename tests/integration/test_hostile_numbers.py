@@ -32,8 +32,6 @@ OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.Append(session=session, contents=[KEY]),
     lambda session: p.SetGenerating(session=session, generating=True),
     lambda session: p.SessionClose(session=session, keep=False),
-    lambda session: p.SessionsOpen(closing=[session], contents=[KEY], due_ns=1000),
-    lambda session: p.SessionsOpen(deleting=[session], contents=[KEY], keep=False),
     lambda session: p.Purge(tenant="red", keep_blocks=1),
     lambda session: p.Ledger(tenant="red"),
     lambda session: p.Shards(
@@ -99,7 +97,7 @@ def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
     assert "internal" not in codes and codes["bad_message"] > 100, codes
 
 
-ENDS = ("SessionClose", "SessionsOpen", "Detach")
+ENDS = ("SessionClose", "Detach")
 """Calls that end the attacker's session if they succeed."""
 
 

@@ -373,20 +373,9 @@ int ofs_device_session_open(struct ofs_device *device, uint32_t port,
 /* As the core's; acknowledged dirty blocks also count in `stored_layers`. */
 int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos);
-/*
- * Opens several sessions of one host in one message: session i takes the next `chunk_counts[i]` of
- * `contents` as its chain. rcs [count]: 0, or why the session was not opened (-ENOSPC). Otherwise
- * as the two calls above.
- */
-int ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
-	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,
-	const struct ofs_key *contents, uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs);
 int ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating);
 /* keep 0: its blocks without another reference are deleted from the store. */
 int ofs_device_session_close(struct ofs_device *device, uint32_t session, int keep);
-/* Closes all; returns the error of the first that does not exist, and closes the others. */
-int ofs_device_sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions,
-	int keep);
 int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
 /* Drops staged blocks that are clean and not pinned; zeroes ledger and stages: a cold start. */
 int ofs_device_reset(struct ofs_device *device);

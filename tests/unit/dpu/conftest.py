@@ -11,7 +11,7 @@ from service_world import World, world_of
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
-from offstage.bindings.device import Chunk, OpenedChain
+from offstage.bindings.device import Chunk
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.figures import (
     DmaTotals,
@@ -146,21 +146,6 @@ class FakeDevice(Device):
 
     def session_close(self, session: int, keep: bool) -> None:
         del self.sessions[session], self.owner[session]
-
-    def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
-    ) -> list[OpenedChain]:
-        sessions = [self.session_open(port, 0, 0, select_blocks, 0) for _ in contents]
-        for session, one in zip(sessions, contents, strict=True):
-            self.session_append(session, [one[i : i + 16] for i in range(0, len(one), 16)])
-        return [
-            OpenedChain(session, 0, one, b"\0" * (len(one) // 4))
-            for session, one in zip(sessions, contents, strict=True)
-        ]
-
-    def sessions_close(self, sessions: list[int], keep: bool) -> None:
-        for session in sessions:
-            self.session_close(session, keep)
 
     def set_policy(self, policy: PolicyOptions) -> None:
         self.policies.append(policy)

@@ -404,10 +404,10 @@ def test_two_answers_that_end_at_once_and_deleted_something() -> None:
     log: Any = None
     held = Returns(config, device, lambda route, _: sent.append(route), log)
     coming = Return(Tenant(0, "t/", KEY), ALL)
-    opened = p.SessionsOpened(id=1, sessions=[], keys=[], stored_layers=[])
+    appended = p.Appended(id=1, keys=[], store_keys=[], stored_layers=[])
     for route in (b"a", b"b"):
-        device.wanted = [Wanted(coming.tenant, KEYS, [coming], 0)]
-        held.answer(0, route, opened)
+        device.wanted = [Wanted(coming.tenant, KEYS, [coming])]
+        held.answer(0, route, appended)
     held.turn()
     assert sent == []
     coming.ended = True

@@ -17,17 +17,15 @@ def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
     patience_ns: int, device: Any
 ) -> None:
     """A request that deleted is answered once its writes have ended, any other at once. If writes
-    stop ending, the answer is an error, or `deleted` is false."""
+    stop ending, the answer is an error."""
     sent: list[tuple[bytes, p.Reply]] = []
     config = Config(storage=Storage(io_timeout_ns=patience_ns))
     deletes = Deletes(config, device, lambda to, reply: sent.append((to, reply)), Log("error"))
     device.wiping = 7
-    opened = p.SessionsOpened(id=4, sessions=[], keys=[], stored_layers=[])
     for tenant, reply in (
         (None, p.Ok(id=1)),
         (0, p.Error(id=2, code="io", what="")),
         (0, p.Ok(id=3)),
-        (0, opened),
     ):
         deletes.answer(tenant, b"r", reply)
     assert [reply.id for _, reply in sent[:2]] == [1, 2]
@@ -35,14 +33,14 @@ def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
         deletes.turn()
         assert len(sent) == 2 and deletes.pause_s(5.0) == LOOK_S
         device.wiping = 0
-    while len(sent) < 4:
+    while len(sent) < 3:
         deletes.turn()
     late = patience_ns != 10**12
-    assert [type(reply) for _, reply in sent[2:]] == [p.Error if late else p.Ok, p.SessionsOpened]
-    assert [reply.id for _, reply in sent[2:]] == [3, 4]
+    assert [type(reply) for _, reply in sent[2:]] == [p.Error if late else p.Ok]
+    assert sent[2][1].id == 3
     if late:
         assert isinstance(said := sent[2][1], p.Error) and "is busy" in said.what
-    assert opened.deleted is not late and deletes.pause_s(5.0) == 5.0
+    assert deletes.pause_s(5.0) == 5.0
 
 
 @pytest.mark.parametrize("errors", [0, 3])

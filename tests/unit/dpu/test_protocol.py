@@ -167,10 +167,6 @@ PARTS = {
 }
 BOUNDED_BY = {
     "Append.contents": "limits.message, and the chunks of a session",
-    "SessionsOpen.closing": "limits.message, and the sessions that the host has",
-    "SessionsOpen.deleting": "limits.message, and the sessions that the host has",
-    "SessionsOpen.contents": "limits.message, and the sessions of the tenant",
-    "SessionsOpen.contents[]": "limits.message, and the chunks of a session",
     "FabricFetch.ordinals": "limits.demands",
     "FabricFetch.keys": "limits.demands",
     "FabricFetch.scores": "the chunks of a session",
@@ -199,9 +195,8 @@ def test_every_part_of_a_request_has_bounds(path: str) -> None:
 
 def test_the_longest_pace_is_the_cores() -> None:
     """The core accepts every pace that the protocol accepts."""
-    for path in ("SessionOpen.step_ns", "SessionsOpen.due_ns"):
-        found = PARTS[path]
-        assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
+    found = PARTS["SessionOpen.step_ns"]
+    assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
 
 
 @pytest.mark.parametrize(
@@ -223,10 +218,9 @@ def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> N
     "request_",
     [
         {"type": "SessionOpen", "select_blocks": 0},
-        {"type": "SessionsOpen", "closing": [2**32]},
+        {"type": "SessionClose", "session": 2**32},
         {"type": "Drain", "timeout_ns": 3_600_000_000_001},
         {"type": "SessionOpen", "select_blocks": 1, "step_ns": 3_600_000_000_001},
-        {"type": "SessionsOpen", "due_ns": 3_600_000_000_001},
         {"type": "SetGenerating", "session": 2**32 - 1, "generating": True},
         {"type": "Ledger", "tenant": "t" * 65},
         {"type": "PolicySet", "changes": {"k": "v" * 4097}},

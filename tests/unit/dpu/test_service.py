@@ -3,9 +3,7 @@
 import dataclasses
 import io
 import json
-from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from service_world import ASKED, NoAttachments, World
 
@@ -262,9 +260,9 @@ def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
 
 
 def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None:
-    """For the same contents, of chunks or of objects, the device gets different names for two users
-    and the same for one user's hosts. A host of no known user can open nothing, and one of another
-    fabric cannot attach."""
+    """For the same contents the device gets different names for two users and the same for one
+    user's hosts. A host of no known user can open nothing, and one of another fabric cannot
+    attach."""
     red = dataclasses.replace(world.hosts.tenants["red"], sharing="user")
     world.hosts.tenants["red"] = red
     world.device.port_max = 4
@@ -273,21 +271,16 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
         ticket = world.ticket("red")
         assert world.code(ticket, p.Attach(fabric="zmq")) == "forbidden"
         assert world.code(ticket, p.Attach()) == "Attached"
-        for request in (p.SessionOpen(select_blocks=4), p.SessionsOpen(contents=[b"c" * 32])):
-            for nobody in (None, world.hosts._nameless):
-                if nobody is not None:
-                    world.hosts.took(Handed(ticket, 1, -1, nobody))
-                assert world.code(ticket, request) == "forbidden"
+        for nobody in (None, world.hosts._nameless):
+            if nobody is not None:
+                world.hosts.took(Handed(ticket, 1, -1, nobody))
+            assert world.code(ticket, p.SessionOpen(select_blocks=4)) == "forbidden"
         world.hosts.took(Handed(ticket, 1, -1, user))
         opened = world.answer(ticket, p.SessionOpen(select_blocks=4))
         assert isinstance(opened, p.Opened)
         append = p.Append(session=opened.session, contents=[b"c" * 16, b"d" * 16])
         assert world.code(ticket, append) == "Appended"
-        objects = p.SessionsOpen(select_blocks=4, contents=[b"c" * 16 + b"d" * 16])
-        assert world.code(ticket, objects) == "SessionsOpened"
-        names = world.device.sessions[opened.session]
-        assert world.device.sessions[max(world.device.sessions)] == names
-        named.append(names)
+        named.append(world.device.sessions[opened.session])
     assert named[0] != named[1] == named[2]
     every = {*named[0], *named[1], b"c" * 16, b"d" * 16}
     assert len(every) == 6 and {len(one) for one in every} == {16}
@@ -303,33 +296,6 @@ def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:
     Log("info", stream, text=True).info("host", name="a\x1b[2J\nfake error\u202eb")
     assert stream.getvalue().endswith("name=a\\x1b[2J\\nfake error\\u202eb\n")
     assert stream.getvalue().rstrip("\n").isprintable()
-
-
-FAR = (1 << 32) - 1
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"select_blocks": 101},
-        {"select_blocks": FAR},
-        {"closing": [0, 0]},
-        {"deleting": [0]},
-        {"deleting": [0, 0]},
-        {"deleting": [FAR]},
-        {"contents": [b"x"]},
-        {"contents": [b"c" * 16] * ((1 << 16) + 1)},
-    ],
-)
-def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[str, Any]) -> None:
-    """Every number of SessionsOpen is checked before the first session is closed."""
-    ticket = world.ticket("red")
-    session = world.session(ticket)
-    given = {"closing": [session], "contents": [b"c" * 16]} | bad
-    reply = world.answer(ticket, p.SessionsOpen(**given))
-    assert isinstance(reply, p.Error) and reply.code in ("invalid", "unknown", "limit"), reply
-    assert list(world.device.sessions) == [session]
-    assert world.hosts.find(ticket).sessions == {session}
 
 
 def test_a_daemon_of_no_pod_promises_nothing(world: World) -> None:

@@ -227,30 +227,6 @@ ofs_device_begin_session(struct ofs_device *device, uint32_t port,
 }
 
 static int
-sessions_open(struct ofs_device *device, uint32_t port, const struct ofs_session_config *config,
-	uint32_t count, const uint32_t *chunk_counts, const struct ofs_key *contents,
-	uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs)
-{
-	uint32_t first = 0;
-
-	for (uint32_t i = 0; i < count; i++) {
-		rcs[i] = session_open(device, port, config, &sessions[i]);
-		if (rcs[i] == 0) {
-			rcs[i] = session_append(device, sessions[i], chunk_counts[i], contents + first,
-				infos + first);
-			if (rcs[i] != 0)
-				(void)ofs_device_end_session(device, sessions[i], true);
-		}
-		first += chunk_counts[i];
-	}
-	return 0;
-}
-
-OFS_DEVICE_CALL(sessions_open, (uint32_t, port), (const struct ofs_session_config *, config),
-	(uint32_t, count), (const uint32_t *, chunk_counts), (const struct ofs_key *, contents),
-	(uint32_t *, sessions), (struct ofs_chunk_info *, infos), (int32_t *, rcs));
-
-static int
 session_set_generating(struct ofs_device *device, uint32_t session, int generating)
 {
 	int rc;
@@ -272,21 +248,6 @@ session_close(struct ofs_device *device, uint32_t session, int keep)
 }
 
 OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, keep));
-
-static int
-sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions, int keep)
-{
-	int rc = 0;
-
-	for (uint32_t i = 0; i < count; i++) {
-		int ended = session_close(device, sessions[i], keep);
-
-		rc = rc == 0 ? ended : rc;
-	}
-	return rc;
-}
-
-OFS_DEVICE_CALL(sessions_close, (uint32_t, count), (const uint32_t *, sessions), (int, keep));
 
 static int
 set_policy(struct ofs_device *device, const struct ofs_policy *policy)

@@ -15,7 +15,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.testbeds.bench.engines.l2 import rates_of
 from offstage.testbeds.cli import run
 
-FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
+FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
 
 
 @pytest.mark.engine

@@ -149,7 +149,7 @@ class BareDevice:
         return rows[: check_rc(lib.ofs_device_moments_take(self.handle, target, most), "moments")]
 
     def time_stages(self, on: bool) -> None:
-        """Stage timers of the reactor on or off, from now on."""
+        """Stage timers and moments of the reactor on or off, from now on."""
         switch_device(self.handle, on)
 
     def stages(self) -> dict[str, StageTimes]:

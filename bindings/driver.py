@@ -356,7 +356,7 @@ class Driver(Fabric):
 
     def time_stages(self, on: bool, *, all: bool = False) -> bool:
         """Stage timers on or off, from now on; also the stamps that the reactor uses. `all`:
-        everything is timed, and not one in 31."""
+        every command is timed, and not one in 31."""
         lib.ofs_driver_stages_set(self._driver, 2 if on and all else int(on))
         return True
 

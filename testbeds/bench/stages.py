@@ -1,8 +1,7 @@
 """The cost of the stage timers, and that of noting every moment as a recorder has it.
 
-Timers are switched, a batch with and a batch without in turn. Moments are a device's from its open
-on, so that devices with and without take turns; their fetches stamp and time everything, where the
-others time one in 31.
+Both are switched on one device, a batch with and a batch without in turn: two devices differ by
+more than that, by where their memory lies. With moments all is timed, else one fetch in 31.
 
 All fetches are hits, so that only the host, the ring and the reactor are timed. The ratio is
 that of throughput in the fastest tenth of many short batches: other load on the machine slows
@@ -24,7 +23,7 @@ __all__ = ["RATIO_MIN", "StageTimers", "stage_timers"]
 
 KIB = 1 << 10
 RATIO_MIN = 0.98
-MOMENTS, TURNS = 1 << 16, 4
+MOMENTS = 1 << 16
 NEVER_NS = (1 << 64) - 1
 SHAPES = ((1, 4 * KIB), (16, 32 * KIB))  # blocks of one fetch, and their bytes
 
@@ -45,10 +44,11 @@ class StageTimers(msgspec.Struct, frozen=True):
 def stage_timers(pairs: int, fetches: int, say: Callable[[str], None]) -> list[StageTimers]:
     """The timers for each shape of a fetch, then the moments."""
     found = []
-    for what, sample in (("timers", _timers), ("moments", _moments)):
+    for what, moments in (("timers", 0), ("moments", MOMENTS)):
         for count, size in SHAPES:
-            on_ns, off_ns = sample(count, size, pairs, fetches)
-            one = _row(what, count, size, on_ns, off_ns, fetches)
+            each = max(fetches // count, 1)  # batches as short: each fits between other work
+            on_ns, off_ns = _alternated(moments, count, size, pairs * count, each)
+            one = _row(what, count, size, on_ns, off_ns, each)
             say(
                 f"{what}, fetches of {count} x {size // KIB} KiB: {one.on_ns:.0f} ns with, "
                 f"{one.off_ns:.0f} ns without, throughput {one.ratio:.3f}"
@@ -92,30 +92,17 @@ def _staged(config: BareConfig, count: int) -> Iterator[tuple[BareDevice, Driver
         yield device, driver, fetch
 
 
-def _moments(count: int, size: int, pairs: int, fetches: int) -> tuple[list[float], list[float]]:
-    """ns of a fetch with moments and without."""
+def _alternated(
+    moments: int, count: int, size: int, pairs: int, fetches: int
+) -> tuple[list[float], list[float]]:
+    """ns of a fetch with and without, a batch each in turn."""
     taken: tuple[list[float], list[float]] = ([], [])
-    for turn in range(2 * TURNS):
-        on = (turn // 2 + turn) % 2 == 0
-        with _staged(_config(count, size, MOMENTS if on else 0), count) as (device, driver, fetch):
-            driver.time_stages(True, all=on)
-            for number in range(max(pairs // TURNS, 1) + 1):
-                ns = driver.bench_fetch(fetch, fetches) / fetches
-                if on:
-                    device.moments(MOMENTS)
-                if number:  # the first warms up
-                    taken[not on].append(ns)
-    return taken
-
-
-def _timers(count: int, size: int, pairs: int, fetches: int) -> tuple[list[float], list[float]]:
-    """ns of a fetch with timers and without."""
-    on_ns: list[float] = []
-    off_ns: list[float] = []
-    with _staged(_config(count, size), count) as (device, driver, fetch):
+    with _staged(_config(count, size, moments), count) as (device, driver, fetch):
         for number in range(2 * pairs + 2):
             on = (number // 2 + number) % 2 == 0  # on off, off on, on off: neither comes first
             device.time_stages(on)
-            driver.time_stages(on)
-            (on_ns if on else off_ns).append(driver.bench_fetch(fetch, fetches) / fetches)
-    return on_ns[1:], off_ns[1:]  # the first of each warms up
+            driver.time_stages(on, all=moments > 0)
+            taken[not on].append(driver.bench_fetch(fetch, fetches) / fetches)
+            if moments:
+                device.moments(moments)
+    return taken[0][1:], taken[1][1:]  # the first of each warms up

@@ -107,7 +107,7 @@ enum ofs_phase {
  * since the window before, none of them across a sleep. In a window that took as long as its
  * processor time the reactor was never off its processor: there the phases are processor time.
  */
-#define OFS_WINDOW_TURNS 16
+#define OFS_WINDOW_TURNS 64
 enum ofs_window_station { OFS_WINDOW_TOOK = 0, OFS_WINDOW_CPU = 1, OFS_WINDOW_CPU_SO_FAR = 2 };
 
 struct ofs_moment {

@@ -166,8 +166,8 @@ int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
 /* Times of the host's stages: [OFS_STAGE_COUNT]; the reactor's stages are empty. */
 void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages);
-/* Timers off (0), on as after open (1: one in OFS_STAGE_STRIDE) or for everything (2); also sets
- * which commands carry a time stamp for the reactor. */
+/* Timers off (0), on as after open (1: one in OFS_STAGE_STRIDE) or for every command (2; copies of
+ * blocks as with 1); also sets which commands carry a time stamp for the reactor. */
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 /* Granules of a block; below 2: the daemon has none. */

@@ -382,6 +382,11 @@ test_stages(void)
 	world_put_all(&session, 0, 0);
 	ofs_driver_stages_get(host.driver, stages);
 	assert(stages[OFS_STAGE_ANSWER].count == 3);
+	ofs_driver_stages_set(host.driver, 2); /* every command, but copies as before */
+	for (session.step = 31; session.step < 62; session.step++)
+		world_read(&session, 0, 8, 0);
+	ofs_driver_stages_get(host.driver, stages);
+	assert(stages[OFS_STAGE_ANSWER].count == 3 + 31 && stages[OFS_STAGE_COPY].count == 2 * 8);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -449,6 +454,13 @@ test_moments(void)
 	assert(ofs_device_moments_take(world.device, moments, 512) == 512);
 	world_read(&session, 0, 8, 0);
 	assert(ofs_device_moments_take(world.device, moments, 512) > 0 && moments[0].lost > 0);
+	ofs_device_stages_set(world.device, 0);
+	(void)ofs_device_moments_take(world.device, moments, 512); /* that of the call itself */
+	world_read(&session, 0, 8, 0);
+	assert(ofs_device_moments_take(world.device, moments, 512) == 0);
+	ofs_device_stages_set(world.device, 1);
+	world_read(&session, 0, 8, 0);
+	assert(rested_us(moments) < 1000);
 	world_detach(&host);
 	world_close(&world, 0);
 }

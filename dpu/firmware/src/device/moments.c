@@ -12,7 +12,18 @@ ofs_device_moments_open(struct ofs_device *device)
 	if (device->config.moment_max == 0)
 		return 0;
 	moments->entries = calloc(device->config.moment_max, sizeof(*moments->entries));
-	return moments->entries == NULL ? -ENOMEM : 0;
+	moments->on = moments->entries != NULL;
+	return moments->on ? 0 : -ENOMEM;
+}
+
+void
+ofs_device_moments_switch(struct ofs_device *device, bool on)
+{
+	struct ofs_moments *moments = &device->moments;
+
+	moments->on = on && moments->entries != NULL;
+	ofs_device_turn_begins(device, ofs_device_now_ns(device));
+	ofs_device_window_begins(device);
 }
 
 static void

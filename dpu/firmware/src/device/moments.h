@@ -18,6 +18,7 @@ struct ofs_read;
 struct ofs_waiter;
 
 struct ofs_moments {
+	bool on;
 	struct ofs_moment *entries; /* [config.moment_max] */
 	uint32_t first;
 	uint32_t count;
@@ -38,11 +39,13 @@ struct ofs_moments {
 static inline bool
 ofs_moments_on(const struct ofs_moments *moments)
 {
-	return moments->entries != NULL;
+	return moments->on;
 }
 
 /* -ENOMEM. */
 int ofs_device_moments_open(struct ofs_device *device);
+/* Between turns or within one, which then counts from here. Never on without a ring. */
+void ofs_device_moments_switch(struct ofs_device *device, bool on);
 void ofs_device_turn_begins(struct ofs_device *device, uint64_t now_ns);
 /* A phase of the turn is over that did something (`busy`) or not. */
 void ofs_device_phase_ends(struct ofs_device *device, enum ofs_phase phase, bool busy);

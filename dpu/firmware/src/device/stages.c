@@ -77,6 +77,7 @@ static int
 stages_set(struct ofs_device *device, int on)
 {
 	device->stages.on = on != 0;
+	ofs_device_moments_switch(device, on != 0);
 	return 0;
 }
 

@@ -71,8 +71,7 @@ class Load:
                 "record the host's summary beside it, or leave the model out",
             )
         shape = geometry(self.model)
-        each = sum(one.entry_values * 2 / one.tokens_per_entry for one in shape.layers)
-        size = max(512, round(each / len(shape.layers) * tokens))
+        size = max(512, round(shape.bytes_per_token() * tokens / shape.layer_count))
         heads = max(one.kv_heads for one in shape.layers)
         return replace(trace, config=replace(trace.config, block_size_bytes=size), heads=heads)
 

@@ -11,6 +11,7 @@ from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay, own_times
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
+from offstage.host.model.models import geometry
 from offstage.testbeds.lab.results.summary import SeedRun
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.experiment import Experiment, compute, plan
@@ -96,6 +97,9 @@ def test_a_load_has_the_decisions_of_the_laboratory(tmp_path: Path) -> None:
     assert "the laboratory (e, policy window+ema, seed 1)" in said
     wide = parse_load(f"from={tmp_path},model=llama-3-70b").trace(trace, other)
     assert wide.block_bytes == 64 * 2 * 2 * 8 * 128 and wide.heads == 8
+    packed = parse_load(f"from={tmp_path},model=deepseek-v4-pro").trace(trace, other)
+    shape = geometry("deepseek-v4-pro")  # compressed entries, and keys of an indexer
+    assert packed.block_bytes == round(64 * shape.bytes_per_token() / shape.layer_count)
     with pytest.raises(BadInput, match="no machine was measured"):
         runs_of([tmp_path])
     assert other.provenance == "modelled"

@@ -17,20 +17,22 @@ from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import Range
 from offstage.bindings.errors import BadInput
 
-__all__ = ["control_area", "hash_pj_per_bit", "sizes"]
+__all__ = ["arbiter_sram_bits", "control_area", "hash_pj_per_bit", "sizes"]
 
 PER_MM2 = 1e6  # um2
 PS_PER_S = 1e12
+LANES_MAX = 1024  # of candidate_compare.v: more than any table of synthesis has
 STRIPE_BITS, STRIPES, CYCLES = 512, 16, 17  # of block_hash.v: so many stripes in so many cycles
+
+TIME_BITS, AGE_BITS, TAG_BITS, ROUND_BITS, USED_BITS = 32, 48, 32, 48, 32  # of qos_arbiter.v
 
 Bounds = tuple[float, float, float]
 
 
 def sizes(preset: Preset) -> Iterator[tuple[str, int, dict[str, int]]]:
-    """Of each block its file's name, how many a chip has, and the parameters of its size. Not of
-    the arbiter: no preset's size of it could be mapped."""
+    """Of each block its file's name, how many a chip has, and the parameters of its size."""
     table, dma = preset.metadata, preset.dma
-    assert table and dma and preset.dedup and preset.scheduler and preset.logic
+    assert table and dma and preset.dedup and preset.scheduler and preset.qos and preset.logic
     sets = table.sram.whole // (table.entry.whole * table.ways.whole)
     yield (
         "metadata_lookup",
@@ -58,6 +60,10 @@ def sizes(preset: Preset) -> Iterator[tuple[str, int, dict[str, int]]]:
     yield "chunk_key", 1, {"ID_BITS": 20, "CREDITS": waiting, "CREDIT_BITS": _bits(waiting + 1)}
     candidates = preset.scheduler.candidates.whole
     yield "candidate_heap", 1, {"LEVELS": _bits(candidates), "QUEUE_BITS": 3}
+    cycle_ps = PS_PER_S / preset.logic.clock.base
+    lanes = round(cycle_ps / max(preset.scheduler.score.base, cycle_ps / LANES_MAX))
+    yield "candidate_compare", 1, {"LANES": max(1, lanes), "CELLS": 16, "COUNT_BITS": 5}
+    yield "qos_arbiter", 1, _arbiter(preset)
     yield (
         "dma_engines",
         2,  # into the arena, and out of it
@@ -67,8 +73,25 @@ def sizes(preset: Preset) -> Iterator[tuple[str, int, dict[str, int]]]:
             "QUEUE_BITS": _bits(dma.queue.whole),
             "PIECE_BITS": _bits(dma.piece.whole),
             "WIDTH_BITS": 5,
-            "SETUP": round(dma.setup.base * preset.logic.clock.base / PS_PER_S),
+            "SETUP": round(dma.setup.base / cycle_ps),
         },
+    )
+
+
+def arbiter_sram_bits(preset: Preset) -> int:
+    """Bits of the memories of `qos_arbiter.v`: rows of its heaps, free places, records of sessions,
+    and the trees, whose inner nodes each tenant has for itself."""
+    size = _arbiter(preset)
+    tenants, sessions = 1 << size["TENANT_BITS"], 1 << size["SESSION_BITS"]
+    places = (tenants << size["DEPTH_BITS"]) + 2
+    place, count = size["TENANT_BITS"] + size["DEPTH_BITS"] + 1, size["DEPTH_BITS"] + 1
+    entry = TIME_BITS + AGE_BITS + size["COST_BITS"] + TAG_BITS
+    node = 2 + entry + size["SESSION_BITS"]
+    record = size["TENANT_BITS"] + count + ROUND_BITS + USED_BITS + place + entry
+    return (
+        places * (2 * (count + place + entry) + place)
+        + sessions * (record + size["TENANT_BITS"] + node)
+        + tenants * (sessions - 2) * node
     )
 
 
@@ -102,6 +125,19 @@ def hash_pj_per_bit() -> float:
             return row.cycle_pj * CYCLES / (STRIPES * STRIPE_BITS)
     fix = "run make synth LIB=... ARGS='--block block_hash --write'"
     raise BadInput("block_hash has no energy of a cycle", "synth.toml", fix)
+
+
+def _arbiter(preset: Preset) -> dict[str, int]:
+    """The arbiter's parameters, with queues for four tenants."""
+    assert preset.qos
+    sessions = _bits(preset.qos.sessions.whole)
+    return {
+        "TENANT_BITS": 2,
+        "DEPTH_BITS": _bits(preset.qos.queue.whole),
+        "SESSION_BITS": sessions,
+        "COST_BITS": _bits(preset.qos.quantum.whole + 1),
+        "INTERVAL": 5 + (sessions + 1) // 2 | 1,
+    }
 
 
 def _bits(count: int) -> int:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from offstage.asic_model.blocks import Number
-from offstage.asic_model.control import control_area, hash_pj_per_bit
+from offstage.asic_model.control import arbiter_sram_bits, control_area, hash_pj_per_bit
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun, Range
 from offstage.asic_model.tables.numbers import read_numbers
@@ -153,19 +153,12 @@ def area(preset: Preset) -> list[Range]:
     assert preset.dma and preset.codec and preset.metadata
     node = f"n{preset.node_nm}"
     logic = (1.0, 1.0, 1.0) if node == "n7" else _bounds(table["node"][node])
-    megabits = preset.metadata.sram.base * 8 / 1e6
     density = table["sram"][node]
     codec = preset.codec
     rate = codec.lanes.value * (codec.decode_rate.base + codec.encode_rate.base) / 2 / 1e12
     parts = [
-        Range(
-            name="metadata SRAM",
-            unit="mm2",
-            value=megabits / density.value,
-            low=megabits / density.high,
-            high=megabits / density.low,
-            source=density.source,
-        ),
+        _macros("metadata SRAM", preset.metadata.sram.base * 8, density),
+        _macros("qos SRAM", arbiter_sram_bits(preset), density),
         _scaled("codec", table["codec"]["rate"], rate, logic),
         _range("link", "mm2", table["lane"]["each"], preset.front_end.lanes_max.value),
         _range("drive lanes", "mm2", table["lane"]["each"], 4 * preset.nvme.drives.value),
@@ -180,6 +173,12 @@ def area(preset: Preset) -> list[Range]:
     share = table["glue"]["share"]
     parts.append(_sum("glue", "mm2", [(_product(_bounds(share), _total(parts)), 1)], share.source))
     return parts
+
+
+def _macros(name: str, bits: float, density: Number) -> Range:
+    """Square millimetres of so much SRAM."""
+    value, low, high = (bits / 1e6 / one for one in (density.value, density.high, density.low))
+    return Range(name=name, unit="mm2", value=value, low=low, high=high, source=density.source)
 
 
 def _array(preset: Preset) -> Sram:

@@ -25,14 +25,12 @@ TABLE = Path(__file__).resolve().parent / "tables/synth.toml"
 @dataclass(frozen=True)
 class Rtl:
     """One block. `cycles`: from the handshake to the answer; `interval`: between two handshakes.
-    `slowed`: the chip's cycles in one of this block's. `tested`: the parameters of the tests;
-    `larger`: those beside it in the table of synthesis. `busy`: the inputs that are held to keep it
-    busy while the others are drawn, where that measures its energy: it has no SRAM, and its inputs
-    are as good as random."""
+    `tested`: the parameters of the tests; `larger`: those beside it in the table of synthesis.
+    `busy`: the inputs that are held to keep it busy while the others are drawn, where that measures
+    its energy: it has no SRAM, and its inputs are as good as random."""
 
     cycles: int
     interval: int = 1
-    slowed: int = 1
     tested: dict[str, int] = field(default_factory=dict)
     larger: dict[str, int] = field(default_factory=dict)
     busy: dict[str, int] | None = None
@@ -44,13 +42,22 @@ BLOCKS: dict[str, Rtl] = {
         tested={"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 4},
         larger={"SET_BITS": 16, "WAY_BITS": 3, "QUEUE_BITS": 8, "CREDIT_BITS": 4},
     ),
-    # Its clock is a third of the chip's: a decision is one of its cycles.
     "qos_arbiter": Rtl(
-        cycles=3,
-        interval=3,
-        slowed=3,
-        tested={"TENANT_BITS": 2, "DEPTH_BITS": 3, "SESSION_BITS": 4, "COST_BITS": 16},
-        larger={"TENANT_BITS": 2, "DEPTH_BITS": 5, "SESSION_BITS": 5, "COST_BITS": 17},
+        cycles=4,
+        tested={
+            "TENANT_BITS": 2,
+            "DEPTH_BITS": 5,
+            "SESSION_BITS": 4,
+            "COST_BITS": 16,
+            "INTERVAL": 7,
+        },
+        larger={
+            "TENANT_BITS": 2,
+            "DEPTH_BITS": 10,
+            "SESSION_BITS": 10,
+            "COST_BITS": 17,
+            "INTERVAL": 11,
+        },
     ),
     "codec_lane": Rtl(cycles=7),
     "encode_lane": Rtl(cycles=17),
@@ -70,6 +77,12 @@ BLOCKS: dict[str, Rtl] = {
         interval=4,
         tested={"LEVELS": 6, "QUEUE_BITS": 2},
         larger={"LEVELS": 12, "QUEUE_BITS": 3},
+    ),
+    # From the end of the last beat to the first candidate.
+    "candidate_compare": Rtl(
+        cycles=3,
+        tested={"LANES": 4, "CELLS": 4, "COUNT_BITS": 3},
+        larger={"LANES": 16, "CELLS": 16, "COUNT_BITS": 5},
     ),
     "dma_engines": Rtl(
         cycles=2,
@@ -122,7 +135,7 @@ class Synthesis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def clock_ghz(self) -> float:
         """The highest clock of the chip at which every block closes, at most."""
-        return min(BLOCKS[row.block].slowed * row.clock_ghz for row in self.rows)
+        return min(row.clock_ghz for row in self.rows)
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,8 @@ round the most urgent read is first. A session has at most `session_share` of it
 it cannot crowd out the others. Software reads the counters by tenant and session.
 
 Pipeline: a grant, then the request's transfer (`latency`).
-Initiation interval: `interval`, of which `rtl/qos_arbiter.v` says how many cycles its sizes take.
+Initiation interval: `interval`. In `rtl/qos_arbiter.v` an operation begins every so many cycles,
+and a request needs two, to enter and to be served; the second one's answer is out within it.
 State: a queue, a deficit and a bucket for each tenant; for each of `sessions` its round, the bytes
 left in it, and its counters.
 When full: reads wait before the arbiter, outside the chip; writes hold their DMA engines. Sessions

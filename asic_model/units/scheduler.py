@@ -13,6 +13,8 @@ When full: the candidate that comes is dropped and counted. The bound is a limit
 core (`queue_max`), so a smaller table changes decisions; in decision-replay it has no effect.
 When more than `queue` commands wait, the link accepts no more.
 
+The comparators are `rtl/candidate_compare.v`: as many scores in a cycle as it has lanes, and fewer
+where more than one of them becomes a candidate, which is the upper end of the range of `score`.
 The heap is `rtl/candidate_heap.v`, which begins a put or a take every four cycles and answers in
 three. Neither is added here: no request says how many candidates its command proposes. At 1.2 GHz
 a command of the preset has time for six of them; more fill the heap behind it.

@@ -118,6 +118,16 @@ def test_a_block_in_verilog_has_the_area_of_its_row() -> None:
     assert newer.value == pytest.approx(0.6 * parts["chunk key"].value)
 
 
+def test_the_arbiters_memories_have_an_area() -> None:
+    """Of `asic_7nm`: 4,098 places, each with a row of two nodes of 153 bits and its own number,
+    1,024 records of 235 and leaves of 143, 1,022 inner nodes of 141 for each of four tenants."""
+    preset = read_preset("asic_7nm")
+    bits = 4098 * (2 * 153 + 13) + 1024 * (235 + 143) + 4 * 1022 * 141
+    parts = {one.name: one.value for one in area(preset)}
+    assert parts["qos SRAM"] == pytest.approx(bits / 25e6)
+    assert dict((name, size) for name, _, size in sizes(preset))["qos_arbiter"]["INTERVAL"] == 11
+
+
 def test_the_hash_is_priced_by_its_toggles() -> None:
     """1,024 B are sixteen stripes in seventeen cycles, each with the energy of the row."""
     factor = read_numbers(TABLES / "energy.toml", ENERGY_UNITS)["gates"]["whole"]

@@ -104,29 +104,39 @@ async def drive_metadata_lookup(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_qos_arbiter(dut: Any) -> None:
-    """Apply at most one put per cycle; the line takes an item when it has time to move it."""
+    """Apply puts in order, each from its cycle on; the line takes an item when it has time to move
+    it."""
     stimulus = load()
     puts, stalls = stimulus["puts"], stimulus["stalls"]
-    taken, refused = [], []
+    entered: list[int] = []
+    taken, refused, begun = [], [], []
     free_at = 0
-    await start(dut, put=0, take=0, **stimulus["config"])
-    for cycle, (put, stall) in enumerate(zip(puts, stalls, strict=True)):
-        dut.put.value = int(put is not None)
-        if put is not None:
-            for name, value in put.items():
+    await start(dut, put_valid=0, take=0, **stimulus["config"])
+    for cycle, stall in enumerate(stalls):
+        number = len(entered)
+        offers = number < len(puts) and puts[number]["cycle"] <= cycle
+        dut.put_valid.value = int(offers)
+        if offers:
+            for name, value in puts[number]["item"].items():
                 getattr(dut, f"put_{name}").value = value
-        take = free_at <= cycle and not stall
-        dut.take.value = int(take)
+        dut.take.value = int(free_at <= cycle and not stall)
         await FallingEdge(dut.clk)
-        if take and int(dut.take_valid.value):
-            taken.append((cycle, int(dut.take_tag.value), int(dut.take_tenant.value)))
-            free_at = cycle - (-int(dut.take_cost.value) // stimulus["bytes_per_cycle"])
-        if put is not None and int(dut.put_full.value):
-            refused.append((cycle, "full"))
-        elif put is not None and int(dut.put_session_full.value):
-            refused.append((cycle, "session"))
+        if int(dut.out_valid.value):
+            began = begun.pop(0)
+            if int(dut.out_take.value):
+                taken.append([began, cycle, int(dut.out_tag.value), int(dut.out_tenant.value)])
+                free_at = cycle - (-int(dut.out_cost.value) // stimulus["bytes_per_cycle"])
+            for reason in ("full", "session_full"):
+                if int(getattr(dut, f"out_{reason}").value):
+                    refused.append([began, cycle, reason])
+        if int(dut.take_begins.value):
+            begun.append(cycle)
+            free_at = len(stalls)  # until it is known what the line moves
+        if offers and int(dut.put_ready.value):
+            begun.append(cycle)
+            entered.append(cycle)
         await RisingEdge(dut.clk)
-    save({"taken": taken, "refused": refused})
+    save({"entered": entered, "taken": taken, "refused": refused})
 
 
 @cocotb.test()
@@ -361,6 +371,53 @@ async def drive_candidate_heap(dut: Any) -> None:
         cycle += 1
         assert cycle < CYCLES_MAX
     save({"entered": entered, "begun": begun, "answered": answered, "answers": answers})
+
+
+@cocotb.test()
+async def drive_candidate_compare(dut: Any) -> None:
+    """Apply each command's beats at their cycles after its start; what comes out until it is done
+    is taken in the cycles in which the heap has room."""
+    stimulus = load()
+    stalls, answers = stimulus["stalls"], []
+    await start(dut, start_valid=0, in_valid=0, out_ready=0)
+    cycle = 0
+    for command in stimulus["commands"]:
+        beats, begun = command["beats"], -1
+        entered: list[int] = []
+        averages: list[str] = []
+        out: list[list[int]] = []
+        for name, value in command["start"].items():
+            getattr(dut, f"start_{name}").value = int(value, 16)
+        while True:
+            dut.start_valid.value = int(begun < 0)
+            number = len(entered)
+            offers = begun >= 0 and number < len(beats)
+            offers = offers and begun + beats[number]["at"] <= cycle
+            dut.in_valid.value = int(offers)
+            if offers:
+                dut.in_last.value = int(number == len(beats) - 1)
+                for name, value in beats[number]["lanes"].items():
+                    getattr(dut, f"in_{name}").value = int(value, 16)
+            ready = not stalls[cycle % len(stalls)]
+            dut.out_ready.value = int(ready)
+            await FallingEdge(dut.clk)
+            done = begun >= 0 and int(dut.out_done.value)
+            if int(dut.averages_valid.value):
+                averages.append(f"{int(dut.out_averages.value):x}")
+            if begun < 0 and int(dut.start_ready.value):
+                begun = cycle
+            if offers and int(dut.in_ready.value):
+                entered.append(cycle)
+            if ready and int(dut.out_valid.value):
+                out.append([cycle, int(dut.out_ordinal.value), int(dut.out_chance.value)])
+            above = int(dut.out_above.value) if done else 0
+            await RisingEdge(dut.clk)
+            cycle += 1
+            assert cycle < CYCLES_MAX
+            if done:
+                break
+        answers.append([begun, entered, averages, out, above])
+    save({"answers": answers})
 
 
 @cocotb.test()

@@ -1,4 +1,4 @@
-"""Does the Verilog arbiter take the decisions of the scheduler in C, cycle by cycle?"""
+"""Does the Verilog arbiter take the decisions of the scheduler in C, in the cycles it says?"""
 
 import random
 from collections.abc import Callable
@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
+from offstage.asic_model.hardware import BLOCKS
 from offstage.bindings.qos import Item, Qos, QosConfig, Refusal, TenantShare
 
 CYCLE_PS = 1_000
-CYCLES = 25_000
-SIZES = {"TENANT_BITS": 2, "DEPTH_BITS": 3, "SESSION_BITS": 4, "COST_BITS": 16, "TIME_BITS": 32}
+CYCLES = 100_000
+SWEPT = 300  # cycles after which the memories have been swept
+BLOCK = BLOCKS["qos_arbiter"]
+SIZES = BLOCK.tested
+INTERVAL = SIZES["INTERVAL"]
 TENANTS, SESSIONS = 1 << SIZES["TENANT_BITS"], 1 << SIZES["SESSION_BITS"]
 QUANTUM = 16_384
-BYTES_PER_CYCLE = 4_096
-AHEAD_CYCLES = 300
-SESSION_MAX = 4
+BYTES_PER_CYCLE = 512
+AHEAD_CYCLES = 2_000
+SESSION_MAX = 20
 TOKENS = 1 << 32  # per byte
 
 
@@ -35,26 +39,27 @@ def draw_tenants(draw: random.Random) -> list[TenantShare]:
 def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> dict[str, Any]:
     """Phases in which tenants and sessions offer much, little or no load; stalls of the line."""
     draw = random.Random(seed)
-    puts: list[dict[str, int] | None] = []
-    stalls: list[bool] = []
-    while len(puts) < CYCLES:
-        rate, stall = draw.choice([0.02, 0.2, 0.4, 0.9]), draw.choice([0, 0, 0.3, 0.9])
+    puts: list[dict[str, Any]] = []
+    stalls = [False] * SWEPT
+    while len(stalls) < CYCLES:
+        every, stall = draw.choice([8, 8, 20, 60, 200]), draw.choice([0, 0, 0.3, 0.98])
         who = [draw.randrange(SESSIONS) for _ in range(draw.randint(1, 8))]
         largest = draw.choice([500, QUANTUM])
-        for _ in range(draw.randint(20, 600)):
-            session = draw.choice(who)
-            put = {
-                "tenant": session % TENANTS,
-                "session": session,
-                "cost": draw.randint(1, largest),
-                "deadline": max(len(puts) + draw.randint(-50, 2 * AHEAD_CYCLES), 0),
-                "tag": len(puts),
-            }
-            puts.append(put if draw.random() < rate else None)
+        for cycle in range(len(stalls), len(stalls) + draw.randint(100, 3_000)):
             stalls.append(draw.random() < stall)
+            if draw.random() * every < 1:
+                session = draw.choice(who)
+                item = {
+                    "tenant": session % TENANTS,
+                    "session": session,
+                    "cost": draw.randint(1, largest),
+                    "deadline": max(cycle + draw.randint(-50, 2 * AHEAD_CYCLES), 0),
+                    "tag": len(puts),
+                }
+                puts.append({"cycle": cycle, "item": item})
     return {
-        "puts": puts[:CYCLES],
-        "stalls": stalls[:CYCLES],
+        "puts": puts,
+        "stalls": stalls,
         "bytes_per_cycle": BYTES_PER_CYCLE,
         "config": {
             "turn_bytes": packed([one.weight * QUANTUM for one in tenants], 32),
@@ -79,7 +84,8 @@ def packed(values: list[int], bits: int) -> int:
 def run_library(
     tenants: list[TenantShare], stimulus: dict[str, Any], round_bytes: int
 ) -> dict[str, Any]:
-    """Run the same stimulus through qos.c: each cycle a take, if the line is free, then a put."""
+    """Run the same stimulus through qos.c: an operation when the next one may begin, a take if the
+    line is free and somebody is ready, a put if one waits, in turns if both."""
     qos = Qos(
         QosConfig(
             QUANTUM,
@@ -91,31 +97,46 @@ def run_library(
         ),
         tenants,
     )
-    names = {Refusal.QUEUE_FULL: "full", Refusal.SESSION_FULL: "session"}
+    names = {Refusal.QUEUE_FULL: "full", Refusal.SESSION_FULL: "session_full"}
+    puts = stimulus["puts"]
+    entered: list[int] = []
     taken, refused = [], []
-    free_at = throttled = 0
-    for cycle, (put, stall) in enumerate(zip(stimulus["puts"], stimulus["stalls"], strict=True)):
-        now_ps = cycle * CYCLE_PS
-        if free_at <= cycle and not stall:
+    free_at, began, took, throttled = 0, -2 * INTERVAL, False, 0
+    # What begins later is not answered within the course.
+    for cycle, stall in enumerate(stimulus["stalls"][: -BLOCK.cycles]):
+        now_ps, since, number = cycle * CYCLE_PS, cycle - began, len(entered)
+        if since < INTERVAL or (since % 2 == 0 and since < 2 * INTERVAL) or cycle < SWEPT:
+            continue
+        offers = number < len(puts) and puts[number]["cycle"] <= cycle
+        free = free_at <= cycle and not stall
+        next_ps = qos.next_ps()
+        ready = next_ps is not None and next_ps <= now_ps
+        if free and ready and not (offers and took):
             item = qos.take(now_ps)
-            if item is not None:
-                taken.append([cycle, item.tag, item.tenant])
-                free_at = cycle - (-item.cost_bytes // BYTES_PER_CYCLE)
-            throttled += item is None and qos.waiting > 0
-        if put is not None:
+            assert item is not None
+            answered = cycle + BLOCK.cycles
+            taken.append([cycle, answered, item.tag, item.tenant])
+            free_at = answered - (-item.cost_bytes // BYTES_PER_CYCLE)
+            began, took = cycle, True
+        elif offers:
+            one = puts[number]["item"]
             refusal = qos.put(
                 now_ps,
                 Item(
-                    put["tag"],
-                    put["cost"],
-                    put["tenant"],
-                    put["session"],
-                    put["deadline"] * CYCLE_PS,
+                    one["tag"],
+                    one["cost"],
+                    one["tenant"],
+                    one["session"],
+                    one["deadline"] * CYCLE_PS,
                 ),
             )
             if refusal is not None:
-                refused.append([cycle, names[refusal]])
-    return {"taken": taken, "refused": refused, "throttled": throttled}
+                refused.append([cycle, cycle + BLOCK.cycles, names[refusal]])
+            entered.append(cycle)
+            began, took = cycle, False
+        else:
+            throttled += free and next_ps is not None
+    return {"entered": entered, "taken": taken, "refused": refused, "throttled": throttled}
 
 
 @pytest.mark.parametrize(("seed", "round_bytes"), [(1, 0), (2, QUANTUM), (3, 3 * QUANTUM)])
@@ -130,11 +151,12 @@ def test_decisions_and_cycles(
     stimulus = draw_stimulus(seed, tenants, round_bytes)
     rtl = simulate("qos_arbiter", SIZES, stimulus)
     library = run_library(tenants, stimulus, round_bytes)
+    assert rtl["entered"][: len(library["entered"])] == library["entered"]
     assert rtl["taken"] == library["taken"]
     assert rtl["refused"] == library["refused"]
     assert not round_bytes or library["taken"] != run_library(tenants, stimulus, 0)["taken"]
     # Coverage of the stimulus: all tenants, both refusals, a line that waits for tokens.
-    assert {tenant for _, _, tenant in rtl["taken"]} == set(range(TENANTS))
-    reasons = [reason for _, reason in rtl["refused"]]
-    assert min(reasons.count("full"), reasons.count("session")) > 100
+    assert {tenant for *_, tenant in rtl["taken"]} == set(range(TENANTS))
+    reasons = [reason for *_, reason in rtl["refused"]]
+    assert min(reasons.count("full"), reasons.count("session_full")) > 100
     assert len(rtl["taken"]) > 2_000 and library["throttled"] > 100

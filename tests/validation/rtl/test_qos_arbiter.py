@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,16 +12,32 @@ from offstage.bindings.qos import Item, Qos, QosConfig, Refusal, TenantShare
 
 CYCLE_PS = 1_000
 CYCLES = 100_000
-SWEPT = 300  # cycles after which the memories have been swept
 BLOCK = BLOCKS["qos_arbiter"]
-SIZES = BLOCK.tested
-INTERVAL = SIZES["INTERVAL"]
-TENANTS, SESSIONS = 1 << SIZES["TENANT_BITS"], 1 << SIZES["SESSION_BITS"]
+TENANTS = 1 << BLOCK.tested["TENANT_BITS"]
 QUANTUM = 16_384
 BYTES_PER_CYCLE = 512
 AHEAD_CYCLES = 2_000
-SESSION_MAX = 20
 TOKENS = 1 << 32  # per byte
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of the block; cycles after which its memories have been swept, and for how many more
+    the line stands still while four sessions fill the queues."""
+
+    parameters: dict[str, int]
+    session_max: int
+    swept: int
+    fills: int = 0
+
+    @property
+    def sessions(self) -> int:
+        return 1 << self.parameters["SESSION_BITS"]
+
+
+SMALL = Size(BLOCK.tested, 20, 300)
+PRESET = Size(BLOCK.larger, 512, 8_400, 60_000)
+FILLING = [0, 4, 8, 1]  # three of one tenant, one of another
 
 
 def draw_tenants(draw: random.Random) -> list[TenantShare]:
@@ -36,16 +53,20 @@ def draw_tenants(draw: random.Random) -> list[TenantShare]:
     ]
 
 
-def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> dict[str, Any]:
+def draw_stimulus(
+    seed: int, tenants: list[TenantShare], round_bytes: int, size: Size
+) -> dict[str, Any]:
     """Phases in which tenants and sessions offer much, little or no load; stalls of the line."""
     draw = random.Random(seed)
     puts: list[dict[str, Any]] = []
-    stalls = [False] * SWEPT
-    while len(stalls) < CYCLES:
+    stalls = [False] * size.swept
+    while len(stalls) < CYCLES + size.fills:
         every, stall = draw.choice([8, 8, 20, 60, 200]), draw.choice([0, 0, 0.3, 0.98])
-        who = [draw.randrange(SESSIONS) for _ in range(draw.randint(1, 8))]
-        largest = draw.choice([500, QUANTUM])
-        for cycle in range(len(stalls), len(stalls) + draw.randint(100, 3_000)):
+        who = [draw.randrange(size.sessions) for _ in range(draw.randint(1, 8))]
+        largest, lasts = draw.choice([500, QUANTUM]), draw.randint(100, 3_000)
+        if size.fills and not puts:
+            every, stall, who, lasts = 8, 1, FILLING, size.fills
+        for cycle in range(len(stalls), len(stalls) + lasts):
             stalls.append(draw.random() < stall)
             if draw.random() * every < 1:
                 session = draw.choice(who)
@@ -65,7 +86,7 @@ def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> di
             "turn_bytes": packed([one.weight * QUANTUM for one in tenants], 32),
             "rate": packed([rate_tokens(one) * CYCLE_PS for one in tenants], 64),
             "burst": packed([one.burst_bytes * TOKENS for one in tenants], 64),
-            "session_max": SESSION_MAX,
+            "session_max": size.session_max,
             "session_quantum": round_bytes,
             "ahead_max": AHEAD_CYCLES,
         },
@@ -82,16 +103,16 @@ def packed(values: list[int], bits: int) -> int:
 
 
 def run_library(
-    tenants: list[TenantShare], stimulus: dict[str, Any], round_bytes: int
+    tenants: list[TenantShare], stimulus: dict[str, Any], round_bytes: int, size: Size
 ) -> dict[str, Any]:
     """Run the same stimulus through qos.c: an operation when the next one may begin, a take if the
     line is free and somebody is ready, a put if one waits, in turns if both."""
     qos = Qos(
         QosConfig(
             QUANTUM,
-            SESSIONS,
-            1 << SIZES["DEPTH_BITS"],
-            SESSION_MAX,
+            size.sessions,
+            1 << size.parameters["DEPTH_BITS"],
+            size.session_max,
             AHEAD_CYCLES * CYCLE_PS,
             round_bytes,
         ),
@@ -101,11 +122,12 @@ def run_library(
     puts = stimulus["puts"]
     entered: list[int] = []
     taken, refused = [], []
-    free_at, began, took, throttled = 0, -2 * INTERVAL, False, 0
+    interval = size.parameters["INTERVAL"]
+    free_at, began, took, throttled = 0, -2 * interval, False, 0
     # What begins later is not answered within the course.
     for cycle, stall in enumerate(stimulus["stalls"][: -BLOCK.cycles]):
         now_ps, since, number = cycle * CYCLE_PS, cycle - began, len(entered)
-        if since < INTERVAL or (since % 2 == 0 and since < 2 * INTERVAL) or cycle < SWEPT:
+        if since < interval or (since % 2 == 0 and since < 2 * interval) or cycle < size.swept:
             continue
         offers = number < len(puts) and puts[number]["cycle"] <= cycle
         free = free_at <= cycle and not stall
@@ -139,24 +161,29 @@ def run_library(
     return {"entered": entered, "taken": taken, "refused": refused, "throttled": throttled}
 
 
-@pytest.mark.parametrize(("seed", "round_bytes"), [(1, 0), (2, QUANTUM), (3, 3 * QUANTUM)])
+@pytest.mark.parametrize(
+    ("seed", "round_bytes", "size"),
+    [(1, 0, SMALL), (2, QUANTUM, SMALL), (3, 3 * QUANTUM, SMALL), (4, QUANTUM, PRESET)],
+)
 def test_decisions_and_cycles(
     seed: int,
     round_bytes: int,
+    size: Size,
     simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]],
 ) -> None:
     """Every item taken and every refusal agree in cycle and reason, with and without rounds of
-    sessions."""
+    sessions, and at a preset's size."""
     tenants = draw_tenants(random.Random(seed))
-    stimulus = draw_stimulus(seed, tenants, round_bytes)
-    rtl = simulate("qos_arbiter", SIZES, stimulus)
-    library = run_library(tenants, stimulus, round_bytes)
+    stimulus = draw_stimulus(seed, tenants, round_bytes, size)
+    rtl = simulate("qos_arbiter", size.parameters, stimulus)
+    library = run_library(tenants, stimulus, round_bytes, size)
     assert rtl["entered"][: len(library["entered"])] == library["entered"]
     assert rtl["taken"] == library["taken"]
     assert rtl["refused"] == library["refused"]
-    assert not round_bytes or library["taken"] != run_library(tenants, stimulus, 0)["taken"]
-    # Coverage of the stimulus: all tenants, both refusals, a line that waits for tokens.
+    assert not round_bytes or library["taken"] != run_library(tenants, stimulus, 0, size)["taken"]
+    # Coverage of the stimulus: all tenants, both refusals, and of small ones a line that waits for
+    # tokens.
     assert {tenant for *_, tenant in rtl["taken"]} == set(range(TENANTS))
     reasons = [reason for *_, reason in rtl["refused"]]
     assert min(reasons.count("full"), reasons.count("session_full")) > 100
-    assert len(rtl["taken"]) > 2_000 and library["throttled"] > 100
+    assert len(rtl["taken"]) > 2_000 and (size is PRESET or library["throttled"] > 100)

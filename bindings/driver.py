@@ -129,6 +129,12 @@ class Driver(Fabric):
             begin = lib.ofs_driver_fetch_begin if fetching else lib.ofs_driver_put_begin
             Driver._begin(self, call, begin, "beginning anew")
 
+    @property
+    def handle(self) -> Any:
+        """`struct ofs_driver *`, for what moves values over it beside `values`."""
+        self._check_open("lending the driver")
+        return self._driver
+
     def cut(self, granules: Granules) -> None:
         """Use granules from now on. BadInput if the daemon cuts blocks differently."""
         if self.granule_count != granules.count:

@@ -183,6 +183,8 @@ class Daemon:
         used = service.ports, service.quotas, self.drain, self.device, service.leave
         volumes = Volumes(config, hosts, *used)
         self.attachments.serve_volumes(volumes.open, volumes.own)
+        if config.nvme.listen:
+            self._closing.append(volumes.listen(self.runtime_dir, self.log).close)
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )

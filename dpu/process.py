@@ -18,8 +18,8 @@ __all__ = ["keep_private", "make_room", "say_ready"]
 
 PR_SET_DUMPABLE = 4
 # Descriptors: of a connection at its gate, on both sides and in the socket behind it; of a port,
-# its memory, its wake pair, its host's process; and of all the rest.
-OF_A_CONNECTION, OF_A_PORT, OF_THE_REST = 3, 8, 64
+# its memory, its wake pair, its host's process; of NVMe/TCP; and of all the rest.
+OF_A_CONNECTION, OF_A_PORT, OF_NVME, OF_THE_REST = 3, 8, 72, 64
 
 
 def keep_private(*, traceable: bool = False) -> None:
@@ -41,6 +41,7 @@ def make_room(config: Config) -> None:
     gates = 2 if "zmq" in config.daemon.fabrics else 1
     wanted = OF_THE_REST + OF_A_PORT * config.limits.ports
     wanted += OF_A_CONNECTION * config.limits.connections * gates
+    wanted += OF_NVME if config.nvme.listen else 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise BadInput(

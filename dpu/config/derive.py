@@ -86,6 +86,7 @@ def derive(config: Config) -> Derived:
     _check_model(config, where)
     daily_bytes(config.storage.endurance_bytes, config.policy)
     _check_endpoints(config, where)
+    _check_nvme(config, where)
     record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
     slot_counts = _share_arena(config, record_bytes, where)
     segments = _check_store(config, record_bytes, where)
@@ -439,3 +440,40 @@ def _check_endpoints(config: Config, where: str) -> None:
             daemon.curve_dir,
             f"offstage keys add {daemon.curve_dir} CLIENT.key",
         )
+
+
+def _check_nvme(config: Config, where: str) -> None:
+    """What listens over NVMe/TCP has values to serve, to hosts that all of a tenant's may be."""
+    listen = config.nvme.listen
+    if not listen:
+        return
+    host, _ = parse_host_port(listen, f"{where}: nvme.listen")
+    if not (host.startswith(LOOPBACK) or config.daemon.insecure):
+        raise BadInput(
+            f"nvme.listen {listen!r} is open to the network, and values are not encrypted",
+            where,
+            "listen on 127.0.0.1, or say daemon.insecure = true",
+        )
+    if host in ("0.0.0.0", "::", "[::]"):
+        raise BadInput(
+            f"nvme.listen {listen!r} is no address that the discovery log can name",
+            where,
+            "name the address that hosts reach",
+        )
+    if not any(tenant.volumes and tenant.sharing == "tenant" for tenant in config.tenants):
+        raise BadInput(
+            "nvme.listen is set, and no tenant whose users share lists a volume",
+            where,
+            "give a [[tenant]] volumes = ['NGUID'], of 32 hexadecimal digits",
+        )
+    for wrong, what, fix in (
+        (not config.limits.values, "limits.values is not set", "set limits.values"),
+        (config.pod.map, "a pod's member has no volumes", "leave nvme.listen or pod.map out"),
+        (
+            config.model.dilation > 1,
+            "the daemon's time is slower than its hosts'",
+            "leave nvme.listen out, or set model.dilation to 1",
+        ),
+    ):
+        if wrong:
+            raise BadInput(f"nvme.listen is set, and {what}", where, fix)

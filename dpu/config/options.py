@@ -19,6 +19,7 @@ __all__ = [
     "Limits",
     "Memory",
     "Model",
+    "Nvme",
     "Pod",
     "PolicyOptions",
     "Rdma",
@@ -128,6 +129,14 @@ class Rdma(Settings, frozen=True):
     mtu_bytes: Annotated[
         Size, within(0, 4096, "packets: 256, 512, 1KiB, 2KiB or 4KiB; 0: what the link carries")
     ] = 0
+
+
+class Nvme(Settings, frozen=True):
+    """Values for initiators of NVMe over TCP, each volume of a tenant a namespace."""
+
+    listen: Annotated[
+        str, about("host:port, 4420 by custom; empty: off. Hosts authenticate by DH-HMAC-CHAP")
+    ] = ""
 
 
 class Storage(Settings, frozen=True):

@@ -26,6 +26,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     arena: options.Arena = options.Arena()
     memory: options.Memory = options.Memory()
     rdma: options.Rdma = options.Rdma()
+    nvme: options.Nvme = options.Nvme()
     storage: options.Storage = options.Storage()
     model: options.Model = options.Model()
     store: options.Store = options.Store()

@@ -1,20 +1,28 @@
-"""Volumes of values: which there are, and the port of a host that comes for one without a login."""
+"""Volumes of values: which there are, the port of a host that comes for one without a login, and
+those of the listener of NVMe/TCP."""
 
 import errno
+import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.config.derive import NGUID
 from offstage.dpu.config.values import Config
 from offstage.dpu.control.drain import Drain
 from offstage.dpu.control.ports import Ports
+from offstage.dpu.log import Log
+from offstage.dpu.nvme.dhchap import key_of, text_of
+from offstage.dpu.nvme.identify import Volume as Namespace
+from offstage.dpu.nvme.listener import NvmeListener, Served
 from offstage.dpu.sockets.door import Peer
 from offstage.dpu.sockets.fd_passing import Volume
 from offstage.dpu.storage.device import Device
-from offstage.dpu.tenants.hosts import Host, Hosts, draining
+from offstage.dpu.tenants.hosts import Host, Hosts, TenantState, draining
 from offstage.dpu.tenants.quotas import Quotas
-from offstage.dpu.tenants.tenancy import owner_key
+from offstage.dpu.tenants.tenancy import owner_key, publish_dhchap
 
 __all__ = ["Volumes"]
 
@@ -60,10 +68,8 @@ class Volumes:
                 "ask a daemon of no pod",
                 errno=errno.ENOTSUP,
             )
-        arena = self._config.arena
-        chunks = -(-self._config.limits.context_tokens // arena.block_tokens)
         volume = Volume(
-            chunks * arena.layers * arena.payload_bytes,
+            self._value_bytes_max(),
             self._config.storage.size_bytes,
             known.get(nguid, "").endswith(DURABLE),
         )
@@ -78,6 +84,44 @@ class Volumes:
             named = self._hosts.is_named(peer.uid)
             key = owner_key(host.tenant.secret, peer.uid) if named else secrets.token_bytes(16)
             self._device.own_port(host.port, key)
+
+    def listen(self, runtime_dir: Path, log: Log) -> NvmeListener:
+        """Serve NVMe/TCP: the volumes of each tenant that lists some and whose users share. The
+        key of its hosts is written to the runtime directory. BadInput: the address is taken."""
+        listener = NvmeListener(self._config.nvme.listen, log)
+        served: list[Served] = []
+        try:
+            for tenant in self._config.tenants:
+                if tenant.volumes and tenant.sharing == "tenant":
+                    state = self._hosts.tenants[tenant.name]
+                    publish_dhchap(runtime_dir, tenant.name, text_of(key_of(state.secret)))
+                    served.append(self._served(state, tenant.volumes))
+            listener.start(served)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _served(self, tenant: TenantState, volumes: tuple[str, ...]) -> Served:
+        host = self._hosts.connected(tenant, os.getpid())
+        self._quotas.check(tenant, "ports")
+        host.port, attachment = self._device.attach(tenant.index, "shm")
+        host.fabric = "shm"
+        try:
+            driver = Driver(attachment)
+        finally:
+            attachment.close()
+        size, most = self._config.storage.size_bytes, self._value_bytes_max()
+        spaces = [
+            Namespace(bytes.fromhex(one[:NGUID_DIGITS]), one.endswith(DURABLE), size, most)
+            for one in volumes
+        ]
+        return Served(tenant.name, tenant.secret, driver, tuple(spaces))
+
+    def _value_bytes_max(self) -> int:
+        arena = self._config.arena
+        chunks = -(-self._config.limits.context_tokens // arena.block_tokens)
+        return chunks * arena.layers * arena.payload_bytes
 
     def _attach(self, name: str, peer: Peer) -> str:
         if self._drain.refuses:

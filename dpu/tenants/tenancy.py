@@ -35,6 +35,7 @@ __all__ = [
     "metrics_tokens",
     "operator_secret",
     "owner_key",
+    "publish_dhchap",
     "publish_secret",
     "secrets_beside",
     "tenant_secret",
@@ -254,6 +255,11 @@ def operator_secret(runtime_dir: Path, file: str = "") -> bytes:
 def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
     """Write a generated secret to where clients of the same user look for it."""
     _write_private(runtime_dir / f"{name}.secret", secret.hex())
+
+
+def publish_dhchap(runtime_dir: Path, name: str, text: str) -> None:
+    """Write the key of a tenant's hosts over NVMe/TCP, as initiators take it."""
+    _write_private(runtime_dir / f"{name}.dhchap", text)
 
 
 def index_key(secret: bytes, sharing: str = "tenant") -> bytes:

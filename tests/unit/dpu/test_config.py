@@ -124,6 +124,31 @@ def test_users_that_cannot_be_told_apart_are_not_said_to_be(
         change_tenant(Tenant(users=("7",)), {"sharing": "user"}, "tenant.default")
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"nvme.listen": "4420"}, "nvme.listen: .*host:port"),
+        ({"nvme.listen": "192.0.2.1:4420"}, "not encrypted.*daemon.insecure"),
+        ({"nvme.listen": "0.0.0.0:4420", "daemon.insecure": "yes"}, "the address that hosts reach"),
+        ({"limits.values": "0"}, "limits.values is not set"),
+        ({"pod.map": "pod.toml", "pod.name": "a"}, "a pod's member has no volumes"),
+    ],
+)
+def test_what_cannot_be_served_over_nvme_tcp_is_refused(
+    tmp_path: Path, settings: dict[str, str], words: str
+) -> None:
+    """A listener has volumes to serve, values to keep, and an address that may be known."""
+    tenant = f"[[tenant]]\nvolumes = ['{'a' * 32}']"
+    good = PATH | {"nvme.listen": "127.0.0.1:4420", "limits.values": "64"}
+    derive(load(write(tmp_path, tenant), good, {}))
+    with pytest.raises(BadInput, match=words):
+        derive(load(write(tmp_path, tenant), good | settings, {}))
+    for none in ("", "\nsharing = 'user'\nusers = ['7']"):
+        text = "[[tenant]]" + (none and f"\nvolumes = ['{'a' * 32}']{none}")
+        with pytest.raises(BadInput, match="no tenant whose users share lists a volume"):
+            derive(load(write(tmp_path, text), good, {}))
+
+
 def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> None:
     """Shares add up to the arena, and a tenant without slots is refused."""
     two = "[[tenant]]\nname = 'a'\nshare_percent = {}\n[[tenant]]\nname = 'b'\n[[tenant]]\nname='c'"

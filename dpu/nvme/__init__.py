@@ -1,0 +1,1 @@
+"""Values as namespaces of NVMe over TCP."""

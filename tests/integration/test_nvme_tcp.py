@@ -84,7 +84,7 @@ def test_discovery_names_the_tenants_with_volumes_and_nothing_else(bed: Bed) -> 
     page = host.log(0x70, 1024 * count, offset=1024).data
     entries = [page[at : at + 1024] for at in range(0, len(page), 1024)]
     assert {one[256:512].rstrip(b"\0").decode() for one in entries} == set(bed.names.values())
-    assert set(bed.names) == {"red", "blue"}
+    assert set(bed.names) == {"red", "blue"} and count == 2
     for one in entries:
         assert (one[0], one[1], one[2]) == (3, 1, 2)
         assert one[512:768].strip() == b"127.0.0.1" and int(one[32:64]) == bed.where[1]

@@ -187,7 +187,7 @@ static void
 test_a_ticket_outlives_no_connection(void)
 {
 	int host = host_open(0);
-	uint8_t pdu[72] = {OFS_PDU_COMMAND, 0, 72, 0, 72};
+	uint8_t pdu[72] = {OFS_PDU_COMMAND, 0, 72, 0, 72}, answer[24];
 	uint64_t ticket;
 
 	pdu[8] = 0x18;
@@ -197,9 +197,14 @@ test_a_ticket_outlives_no_connection(void)
 	close(host);
 	assert(run(0) == 1 && asks[0].ticket == 0);
 	host = host_open(0);
-	assert(send(host, pdu, sizeof(pdu), 0) == sizeof(pdu));
-	assert(run(0) == 1 && asks[0].ticket != ticket);
-	assert(ofs_nvme_answer(nvme, ticket, 0, 0, NULL, 0) == -ESTALE);
+	do { /* until the same request has another command */
+		assert(send(host, pdu, sizeof(pdu), 0) == sizeof(pdu));
+		assert(run(0) == 1 && asks[0].ticket != ticket);
+		assert(ofs_nvme_answer(nvme, ticket, 0, 0, NULL, 0) == -ESTALE);
+		if ((asks[0].ticket & 0xffff) == (ticket & 0xffff))
+			break;
+		assert(ofs_nvme_answer(nvme, asks[0].ticket, 0, 0, NULL, 0) == 0);
+	} while (run(0) == 0 && recv(host, answer, sizeof(answer), 0) == sizeof(answer));
 	assert(ofs_nvme_answer(nvme, asks[0].ticket, 0, 0, pdu, 1) == -EMSGSIZE);
 	assert(ofs_nvme_answer(nvme, asks[0].ticket, 0, 0, NULL, 0) == 0);
 	close(host);

@@ -123,7 +123,7 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
             assert late.states == past.states == (State.LATE,) * 2
     after = [registry.get_sample_value(name) for name in names]
     assert [now - was for now, was in zip(after, before, strict=True)] == [2, 2]
-    found = re.search(r"increase\(\{__name__=~\"(.*)\"\}", RULES.read_text())
+    found = re.search(r"\{__name__=~\"([^\"]*late[^\"]*)\"\}", RULES.read_text())
     assert found is not None
     of_vllm = [
         name

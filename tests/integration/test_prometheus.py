@@ -20,6 +20,7 @@ from live_daemon import CHUNKS, LAYERS, Daemon, daemon, open_text, put, scrape, 
 from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.dpu import protocol as p
+from offstage.host.connectors.vllm.stats import COUNTERS
 from offstage.host.fabrics.shm import open_driver
 
 PRESETS = Path(__file__).resolve().parents[2] / "testbeds/presets"
@@ -112,6 +113,46 @@ def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
         until(lambda: states(prometheus)["OffstageStaysDrained"] == "pending")
         operator.undrain()
     until(lambda: states(prometheus)["OffstageStaysDrained"] == "inactive")
+
+
+CAUSES = {
+    "vllm:offstage_load_failed_blocks_total": "OffstageLoadsFailed",
+    "vllm:offstage_get_unreadable_total": "OffstageLoadsFailed",
+    "vllm:offstage_get_away_total": "OffstageDaemonAway",
+    "vllm:offstage_put_away_total": "OffstageDaemonAway",
+    "vllm:offstage_load_late_blocks_total": "OffstageLoadsLate",
+    "offstage_get_late_total": "OffstageLoadsLate",
+    "vllm:offstage_get_absent_total": "",
+}
+"""Counters of engines, and the alert that each raises."""
+
+
+def test_alerts_on_engines_are_raised_by_their_counters_alone(tmp_path: Path) -> None:
+    """promtool evaluates the rules on series of its own: a counter that grows raises its alert, one
+    that does not raises none, and a Prometheus without a daemon says so after a minute."""
+    if shutil.which("promtool") is None:
+        pytest.skip(FIX)
+    assert {one.split("offstage_")[1].removesuffix("_total") for one in CAUSES} <= set(COUNTERS)
+    up = {'up{job="offstage"}': "1x10"}
+    cases = [case({}, "OffstageAbsent"), case(up | dict.fromkeys(CAUSES, "7x10"), "")]
+    cases += [case(up | {name: "0+1x10"}, alert) for name, alert in CAUSES.items()]
+    told = {"rule_files": [str(PRESETS / WATCHERS[1])], "tests": cases}
+    (tmp_path / "test.yml").write_text(json.dumps(told))
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def case(series: dict[str, str], alert: str) -> dict[str, Any]:
+    """One test of promtool: this alert, or none, fires after ten minutes of these series."""
+    fired = [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert else []
+    expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": expression, "eval_time": "10m", "exp_samples": fired}],
+    }
 
 
 def guess_logins(endpoint: str, count: int) -> None:

@@ -55,6 +55,8 @@ class Derived:
     core_reads: int  # that the core may have begun: of several tenants each has a part
     window_blocks: int
     segment_count: int
+    segment_count_min: int  # of the smallest store: one for each layer of each tenant, the reserve
+    segment_record_max: int
     granule_count: int  # parts of a block that hosts may read; 0: whole blocks only
     ttl_s: int
 
@@ -89,7 +91,7 @@ def derive(config: Config) -> Derived:
     _check_nvme(config, where)
     record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
     slot_counts = _share_arena(config, record_bytes, where)
-    segments = _check_store(config, record_bytes, where)
+    segments, needed, records = _check_store(config, record_bytes, where)
     if config.store.write == "back" and config.store.dirty_max > min(slot_counts) // 2:
         raise BadInput(
             f"store.dirty_max is {config.store.dirty_max}, more than half of the smallest "
@@ -127,6 +129,8 @@ def derive(config: Config) -> Derived:
         core_reads=_core_reads(config, demand_max),
         window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
         segment_count=segments,
+        segment_count_min=needed,
+        segment_record_max=records,
         granule_count=_granule_count(config),
         ttl_s=-(-config.store.ttl_ns // 10**9),
     )
@@ -362,8 +366,8 @@ def _check_model(config: Config, where: str) -> None:
         )
 
 
-def _check_store(config: Config, record_bytes: int, where: str) -> int:
-    """Segments that fit on the storage."""
+def _check_store(config: Config, record_bytes: int, where: str) -> tuple[int, int, int]:
+    """Segments that fit on the storage, those that it needs, and records of each."""
     segment, lba = config.store.segment_bytes, config.storage.lba_bytes
     if segment % lba:
         raise BadInput(
@@ -389,7 +393,7 @@ def _check_store(config: Config, record_bytes: int, where: str) -> int:
             where,
             "raise storage.size, or lower store.segment",
         )
-    return count
+    return count, needed, records
 
 
 def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None:

@@ -50,9 +50,31 @@ ContextOption = Annotated[
     str | None,
     typer.Option("--context", metavar="TOKENS", help="context of each session, such as 128K"),
 ]
+SharedOption = Annotated[
+    float | None,
+    typer.Option("--shared", help="share of a context that is a common prefix; default: 0"),
+]
 PricesOption = Annotated[
     list[Path] | None,
     typer.Option("--prices", metavar="FILE", help="file with your prices; may be repeated"),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="show what to set for an engine instead, with files to paste: vllm, lmcache, sglang, "
+        "or cmx, which is LMCache over libdoca_kv",
+    ),
+]
+TenantsOption = Annotated[
+    int | None, typer.Option("--tenants", help="tenants of each daemon of an engine; default: 1")
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", metavar="SIZE", help="of an engine's daemon; default: most of --dpu's"
+    ),
 ]
 RunsOption = Annotated[
     list[Path] | None,
@@ -77,10 +99,7 @@ def plan(
         int | None,
         typer.Option("--turns", help="turns over which a context grows; 10: each adds a tenth"),
     ] = None,
-    shared: Annotated[
-        float | None,
-        typer.Option("--shared", help="share of a context that is a common prefix; default: 0"),
-    ] = None,
+    shared: SharedOption = None,
     gpu: GpuOption = None,
     dpu: Annotated[
         str | None, typer.Option("--dpu", autocompletion=devices, help="bluefield3, bluefield4")
@@ -88,6 +107,9 @@ def plan(
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")
     ] = None,
+    engine: EngineOption = None,
+    tenants: TenantsOption = None,
+    memory: MemoryOption = None,
     prices: PricesOption = None,
     runs: RunsOption = None,
     trace: Annotated[
@@ -125,6 +147,9 @@ def plan(
         "shared": shared,
         "gpu": gpu,
         "dpu": dpu,
+        "engine": engine,
+        "tenants": tenants,
+        "memory": memory,
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }
     request = _request(trace, trace_format, limit, whole, time_unit)
@@ -161,6 +186,7 @@ def _plan(
     """The question, its numbers, the measured inputs, and the plan."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.plan.curves import from_trace, measured_workload
+    from offstage.testbeds.plan.engine import make_engine
     from offstage.testbeds.plan.inputs import gather
     from offstage.testbeds.plan.measured import with_runs
     from offstage.testbeds.plan.question import read_spec
@@ -185,6 +211,7 @@ def _plan(
         numbers = numbers.set(measured_workload(read, curves), "measured")
     found = make_plan(asked, numbers, seed=seed)
     found.curves = curves
+    found.engine = make_engine(asked, numbers) if asked.plan.engine else None
     found.notes += [] if curves is None else curves.notes
     found.sentence = sentence(found)
     found.command = shlex.join(["offstage", *sys.argv[1:]])
@@ -196,8 +223,10 @@ def _show(found: "Plan", out: Path | None, inputs: bool, form: Format) -> None:
     from rich.console import Group
 
     from offstage.testbeds.plan.page import write_plan
-    from offstage.testbeds.plan.table import console, inputs_table
+    from offstage.testbeds.plan.table import console, engine_console, inputs_table
 
     paths = write_plan(found, out) if out is not None else ()
-    text = inputs_table(found) if inputs else console(found)
+    if inputs:
+        return emit(found, form, Group(inputs_table(found), *map(str, paths)))
+    text = console(found) if found.engine is None else engine_console(found.engine)
     emit(found, form, Group(text, *map(str, paths)))

@@ -10,6 +10,7 @@ from offstage.testbeds.plan.result import DOUBT, TIE, Plan
 from offstage.testbeds.plan.table import (
     daemon_sets,
     dpu_lines,
+    engine_table,
     inputs_table,
     label,
     places_table,
@@ -29,12 +30,15 @@ __all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_plan"]
 PAGE_NAME, JSON_NAME = "plan.html", "plan.json"
 
 
-def write_plan(plan: Plan, out: Path) -> tuple[Path, Path]:
-    """Writes page and figures into `out`; returns their paths."""
+def write_plan(plan: Plan, out: Path) -> tuple[Path, ...]:
+    """Writes page, figures and an engine's files into `out`; returns their paths."""
     page_path, json_path = out / PAGE_NAME, out / JSON_NAME
     write_text(json_path, as_json(plan))
     write_text(page_path, render(plan))
-    return page_path, json_path
+    files = [] if plan.engine is None else [plan.engine.daemon, plan.engine.connector]
+    for one in files:
+        write_text(out / one.name, one.text)
+    return page_path, json_path, *(out / one.name for one in files)
 
 
 def render(plan: Plan) -> str:
@@ -49,6 +53,7 @@ def render(plan: Plan) -> str:
         tiles=_tiles(plan),
         sections=[
             _places(plan),
+            *_engine(plan),
             *_dpu(plan),
             *figures_of(plan),
             *_notes(plan.curves),
@@ -96,6 +101,16 @@ def _places(plan: Plan) -> str:
         f"less than {TIE:.0%} apart, or cheaper than that one in {DOUBT:.0%} of the draws. A place "
         "that is ruled out is never the cheapest.",
     )
+
+
+def _engine(plan: Plan) -> list[str]:
+    """What to set for an engine, where one was asked for."""
+    if plan.engine is None:
+        return []
+    rows = as_html(engine_table(plan.engine), "what to set for an engine", "facts")
+    names = f"{plan.engine.daemon.name} and {plan.engine.connector.name}"
+    caption = f"{names} stand beside this page. Means of all users: no queues are in them."
+    return [figure("engine", "What to set for an engine", rows, caption)]
 
 
 def _dpu(plan: Plan) -> list[str]:

@@ -29,10 +29,12 @@ from offstage.testbeds.plan.kv import DTYPES, parameters
 from offstage.testbeds.plan.model import Model
 from offstage.testbeds.prices import Catalog
 
-__all__ = ["PLACES", "Question", "Spec", "parse_tokens", "read_spec"]
+__all__ = ["ENGINES", "PLACES", "Question", "Spec", "parse_tokens", "read_spec"]
 
 PLACES = ("hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "dpu", "object")
 """Where a session's KV may wait for its next turn, from near to far."""
+ENGINES = ("vllm", "lmcache", "sglang", "cmx")
+"""What a plan may be for; `cmx` is LMCache over `libdoca_kv`."""
 NAMES_MAX = 2**32 - 1
 """Chunks that one decision core can name: they are numbered in 32 bits (ofs_core.h)."""
 TOKENS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
@@ -40,7 +42,9 @@ SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The question. `shared`: the share of each context that all sessions begin with."""
+    """The question. `shared`: the share of each context that all sessions begin with. `engine`:
+    what is to run on the tier, one of ENGINES or empty. `tenants` share each daemon, which may
+    have `memory`, a size; empty: most of the DPU's."""
 
     model: str = "llama-3-70b"
     dtype: str = "fp16"
@@ -52,6 +56,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str = "h100"
     dpu: str = "bluefield3"
     tiers: tuple[str, ...] = ("hbm", "ddr5", "cxl", "tlc", "dpu", "object")
+    engine: str = ""
+    tenants: Annotated[int, Meta(ge=1, le=254)] = 1
+    memory: str | int = ""
 
     @property
     def tokens(self) -> int:
@@ -71,6 +78,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadInput(f"no {name!r}", what, f"choose one of {', '.join(known)}")
         if not self.tokens:
             raise BadInput("a context of 0 tokens", "context", "give 1 or more")
+        if self.engine:
+            check_known(self.engine, ENGINES, "engine", "engine")
+        elif self.tenants > 1 or self.memory:
+            raise BadInput(
+                "tenants and memory are of an engine's daemon, and none is asked for",
+                "plan",
+                "give an engine, or leave them out",
+            )
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +107,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         """BadInput as `Question.check`, and for more chunks than a decision core can name."""
         self.plan.check(catalog)
         shape, _, _ = self.shape()
+        if 0 < shape.context_tokens < self.plan.tokens:
+            raise BadInput(
+                f"{self.plan.tokens:,} tokens, and {self.plan.model} takes "
+                f"{shape.context_tokens:,}",
+                "context",
+                "give at most as many",
+            )
         chunks = self.plan.users * shape.block_count(self.plan.tokens)
         if chunks > NAMES_MAX:
             raise BadInput(

@@ -19,6 +19,7 @@ from offstage.asic_model.ranges import hypercube, value_at
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.testbeds.plan.curves import Curves
+from offstage.testbeds.plan.engine import EnginePlan
 from offstage.testbeds.plan.inputs import Inputs
 from offstage.testbeds.plan.question import Question, Spec
 from offstage.testbeds.plan.rules import RULES, daemon_keys, figures
@@ -145,6 +146,8 @@ class Plan(msgspec.Struct, kw_only=True):
     notes: list[Note] = []
     curves: Curves | None = None
     """Curves of the trace, if one was given."""
+    engine: EnginePlan | None = None
+    """What to set for an engine, if one was asked for."""
     provenance: str = "modelled"
     command: str = ""
     version: str = __version__

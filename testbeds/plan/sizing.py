@@ -43,6 +43,8 @@ class Place:
     active: float = 0.0
     turns_per_s: float = 0.0
     first_token_s: float = math.inf
+    fetch_s: float = 0.0
+    """Of it, what a turn waits for its KV; 0 where there is no tier."""
     capacity_bytes: float = 0.0
     read_bytes_per_s: float = 0.0
     write_bytes_per_s: float = 0.0
@@ -209,9 +211,9 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
         rate = min(
             replica * v[f"{load.gpu}.link"], fetch_rate(place.name, question, v, place.count)
         )
-        wait_s = at.fetch_s(load.found, load.b, rate, _latency(place.name, question, v))
-        place.first_token_s += wait_s
-        if load.found and wait_s >= at.prefill_s(load.found, replica * load.prefill):
+        place.fetch_s = at.fetch_s(load.found, load.b, rate, _latency(place.name, question, v))
+        place.first_token_s += place.fetch_s
+        if load.found and place.fetch_s >= at.prefill_s(load.found, replica * load.prefill):
             place.note = "slower than prefilling again"
     busy_s = place.first_token_s + load.answer_s
     place.turns_per_s = load.rate(busy_s)

@@ -7,7 +7,9 @@ from rich.console import Group
 from rich.text import Text
 
 from offstage.bindings.notes import note_lines
+from offstage.bindings.units import format_seconds, format_share, format_size
 from offstage.testbeds.plan.curves import Curves
+from offstage.testbeds.plan.engine import EnginePlan, Setting
 from offstage.testbeds.plan.result import TIE, PlaceRow, Plan
 from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
@@ -19,6 +21,8 @@ __all__ = [
     "console",
     "daemon_sets",
     "dpu_lines",
+    "engine_console",
+    "engine_table",
     "inputs_table",
     "label",
     "of_unit",
@@ -388,6 +392,34 @@ def _trace(curves: Curves) -> list[Text | Table | str]:
         of_lru = row["lru"].written_per_hit, row["lru"].life_years
         lines.append([at, *(one.hit_rate for one in row.values()), *of_lru])
     return [*found, Table.of(columns, lines), ""]
+
+
+def engine_table(engine: EnginePlan) -> Table:
+    """What to set for an engine, with the kind and the source of each figure."""
+    columns = [
+        Column(f"to set for {engine.engine}", left=True),
+        Column("value", left=True),
+        Column("kind", left=True),
+        Column("from", left=True, wrap=True),
+    ]
+    rows = [[one.name, _setting(one), one.kind, one.source] for one in engine.settings]
+    return Table.of(columns, rows)
+
+
+def _setting(one: Setting) -> str:
+    if one.unit == "B":
+        return format_size(int(one.value))
+    if one.unit == "s":
+        return format_seconds(one.value)
+    if one.unit == "share":
+        return format_share(one.value)
+    return f"{one.value:,.0f}" + (f" {one.unit}" if one.unit != "1" else "")
+
+
+def engine_console(engine: EnginePlan) -> Group:
+    """The table, and the files to paste."""
+    files = (Text(f"# {one.name}\n\n{one.text}") for one in (engine.daemon, engine.connector))
+    return Group(engine_table(engine), "", *files, Text(f"# start\n\n{engine.start}"))
 
 
 def inputs_table(plan: Plan) -> Table:

@@ -82,7 +82,7 @@ class EnginePlan(msgspec.Struct, kw_only=True):
 @dataclass(frozen=True)
 class Objects:
     """The objects of one daemon. A context has `context` of them, of all ranks, and `kept` are
-    stored. `blocks` are of one, with its head."""
+    stored. `blocks` are of one."""
 
     size_bytes: int
     payload_bytes: int
@@ -189,10 +189,10 @@ def _objects(
     kept = math.ceil(SPARE * parts * users_bytes / (connector.chunk * token))
     lba = base.storage.lba_bytes
     payload = min(base.arena.payload_bytes, -(-size // lba) * lba)
-    while kept * (1 + -(-size // payload)) > CHUNKS_MAX and payload < min(size, PAYLOAD_MAX):
+    while kept * -(-size // payload) > CHUNKS_MAX and payload < min(size, PAYLOAD_MAX):
         payload *= 2
     context = question.tokens // connector.chunk * parts
-    return Objects(size, payload, 1 + -(-size // payload), context, kept)
+    return Objects(size, payload, -(-size // payload), context, kept)
 
 
 def _config(

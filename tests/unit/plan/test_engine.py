@@ -94,7 +94,7 @@ def test_a_daemon_takes_the_file_and_it_holds_what_was_planned(tmp_path: Path, e
         config = load(tmp_path / "dpu.toml", environ={})
         derived = derive(config)
         assert unused(config) == []
-        blocks = 1 + -(-int(found["object"]) // config.arena.payload_bytes)
+        blocks = -(-int(found["object"]) // config.arena.payload_bytes)
         kept = int(found["objects kept"]) * blocks
         room = derived.segment_count - derived.segment_count_min
         assert kept <= room * derived.segment_record_max

@@ -41,6 +41,8 @@ READ, WRITE, SYNC, DISCARD = (
 )
 _IO = layout("struct ofs_io")
 POLL_MAX = 256
+LATER = (1 << 64) - 1
+"""Of the drive's model: an end that `NvmeModel.poll` tells."""
 SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512
 
@@ -121,12 +123,28 @@ class NvmeModel:
             "give every parameter, each within its range",
         )
         self._model = ffi.gc(out[0], lib.ofs_nvme_model_close)
+        self._ends = ffi.new(f"struct ofs_nvme_end[{POLL_MAX}]")
 
-    def submit(self, now_ps: int, offset_bytes: int, size_bytes: int, write: bool = False) -> int:
-        """When the I/O ends, in ps."""
+    def submit(
+        self, now_ps: int, offset_bytes: int, size_bytes: int, write: bool = False, tag: int = 0
+    ) -> int:
+        """When the I/O ends, in ps; of a drive with schedulers `LATER`, and `poll` tells."""
         return int(
-            lib.ofs_nvme_model_submit(self._model, now_ps, int(write), offset_bytes, size_bytes)
+            lib.ofs_nvme_model_submit(
+                self._model, now_ps, int(write), tag, offset_bytes, size_bytes
+            )
         )
+
+    def poll(self, now_ps: int) -> list[tuple[int, int]]:
+        """(tag, end in ps) of what a drive with schedulers has ended by now."""
+        found: list[tuple[int, int]] = []
+        while count := lib.ofs_nvme_model_poll(self._model, now_ps, self._ends, POLL_MAX):
+            found += [(end.tag, end.end_ps) for end in self._ends[0:count]]
+        return found
+
+    def next_ps(self) -> int:
+        """When `poll` may next have something; `LATER`: nothing is on its way."""
+        return int(lib.ofs_nvme_model_next_ps(self._model))
 
 
 class Clock:
@@ -402,8 +420,8 @@ class Storage:
             if self.clock.simulated and self.clock.now_ns() < self.due_ns < 2**64 - 1:
                 self.clock.advance_to(self.due_ns)
             more = self.poll(0 if self.clock.simulated else timeout_ns)
-            if not more:
-                break
+            if not more and not self.clock.now_ns() < self.due_ns < 2**64 - 1:
+                break  # else a drive with schedulers has done something, and ended nothing
             found += more
         return found
 

@@ -209,7 +209,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	unit->stats.bytes += bytes;
 	unit->stats.items += items;
 	if (unit->config.kind == OFS_CHIP_KIND_DRIVE) {
-		*done_ps = ofs_nvme_model_submit(unit->drive, chip->now_ps, (int)stage->write,
+		*done_ps = ofs_nvme_model_submit(unit->drive, chip->now_ps, (int)stage->write, 0,
 			flight->offset_bytes, (uint32_t)bytes);
 		return 0;
 	}

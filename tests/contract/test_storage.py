@@ -40,6 +40,13 @@ from offstage.bindings.storage import (
 LBA = 512
 SIZE_BYTES = 256 * LBA
 DEPTH = 4
+SCHEDULED = preset("xl-flash").params | {
+    "scheduled": 1,
+    "read_command_ps": 300_000,
+    "program_command_ps": 300_000,
+    "write_buffer_bytes": 16384,
+}
+"""A drive that tells its ends later."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ SIDES: dict[str, Side] = {
     "emulated-posix": Side("emulated", True, {"inner": "posix"}),
     "emulated-io_uring": Side("emulated", True, {"inner": "io_uring", "direct": True}),
     "sim": Side("sim", False, {}),
+    "emulated-scheduled": Side("emulated", False, {"nvme": SCHEDULED}),
+    "sim-scheduled": Side("sim", False, {"nvme": SCHEDULED}),
     "skeleton": Side("skeleton", False, {}),
     "spdk-tcp": SpdkSide("spdk", True, {"transport": "TCP"}),
     "spdk-pcie": SpdkSide("spdk", True, {"transport": "PCIe"}),

@@ -10,7 +10,14 @@
  * never delays a read on its die, but the programs lose the die time that a read takes. Planes are
  * next-free times; channels and the two directions of the link are too, with a bounded list of the
  * gaps before it, because a page that waits for a slow die must not hold up the pages behind it.
- * Times are integer picoseconds; no heap, no float. A seeded counter-based generator chooses the
+ * So every end is known at submission, and what comes later cannot change it: the presets are such
+ * drives.
+ *
+ * A drive whose channels have schedulers (`scheduled`) is more like real ones under load: what
+ * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
+ * flash is that of src/nvme_flash.h; controller and link are the same.
+ *
+ * Times are integer picoseconds; no float. A seeded counter-based generator chooses the
  * reads that need a retry. Not modelled: garbage collection, wear, host-side cost. The caller
  * bounds how many commands are in flight (queue_depth_max). One thread owns a model. Nothing can
  * fail after open; open refuses a parameter out of range with -EINVAL.
@@ -38,16 +45,34 @@ struct ofs_nvme_params {
 	uint32_t retry_per_million;  /* page reads that need a retry */
 	uint32_t retry_factor;       /* factor on tR for such a read */
 	uint64_t write_firmware_ps;  /* fixed part of every write and sync; 0: firmware_ps */
+	uint32_t scheduled;          /* 1: channels have schedulers; the rest is of these drives only */
+	uint32_t layout_fixed;       /* 1: pages in turn over all planes, and so again */
+	uint64_t read_command_ps;    /* of a command on the channel, before tR */
+	uint64_t program_command_ps; /* the same, before the data of a page */
+	uint64_t suspend_ps;         /* until a program lets a read in; 0: a read waits for its end */
 };
+/* Of a drive with schedulers: the end of an I/O, which was submitted with that tag. */
+struct ofs_nvme_end {
+	uint64_t tag;
+	uint64_t end_ps;
+};
+#define OFS_NVME_LATER 0xffffffffffffffff
+#define OFS_NVME_SIZE_BYTES_MAX 4194304 /* of an I/O, to a drive with schedulers */
 struct ofs_nvme_model;
 
 int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
 	uint64_t seed);
 void ofs_nvme_model_close(struct ofs_nvme_model *model);
-/* When an I/O submitted at now_ps ends. `write` 0 or 1. A size of 0 is a command without data (a
- * sync; the write buffer is power-safe). now_ps does not go back from call to call. */
+/* When an I/O submitted at now_ps ends, or OFS_NVME_LATER. `write` 0 or 1. A size of 0 is a command
+ * without data (a sync; the write buffer is power-safe). now_ps does not go back from call to call;
+ * `tag` comes back with a later end. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
-	uint64_t offset_bytes, uint32_t size_bytes);
+	uint64_t tag, uint64_t offset_bytes, uint32_t size_bytes);
+/* The time before which `poll` returns nothing, or earlier; OFS_NVME_LATER: nothing is owed. */
+uint64_t ofs_nvme_model_next_ps(const struct ofs_nvme_model *model);
+/* At most `max` ends up to now_ps, in order of time. */
+int ofs_nvme_model_poll(struct ofs_nvme_model *model, uint64_t now_ps, struct ofs_nvme_end *ends,
+	int max);
 /*
  * The time that one read takes of each resource of a drive that is never idle: the interval between
  * two such reads is at least the largest of them. Reading a part of a block saves time if link or

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nvme_flash.h"
+
 #define PS_PER_S 1000000000000ull
 
 enum {
@@ -40,26 +42,13 @@ struct ofs_nvme_model {
 	struct server link[2]; /* 0 to the host, 1 to the drive */
 	struct server *channels;
 	uint64_t *plane_free_ps;
+	struct ofs_nvme_flash *flash; /* of a drive with schedulers; else NULL */
 };
-
-/* Of a counter: the same draw on every machine. */
-static uint64_t
-model_mix(uint64_t x)
-{
-	return ofs_mix(x + 0x9e3779b97f4a7c15ull);
-}
 
 static uint64_t
 max_u64(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
-}
-
-/* Rounded up, so that a server never exceeds its rate. bytes <= PAGE_SIZE_BYTES_MAX. */
-static uint64_t
-transfer_ps(uint64_t bytes, uint64_t bytes_per_s)
-{
-	return (bytes * PS_PER_S + bytes_per_s - 1) / bytes_per_s;
 }
 
 static void
@@ -125,7 +114,7 @@ server_fill_gaps(struct server *server, uint64_t begin_ps, uint64_t need_ps, uin
 static uint64_t
 server_reserve(struct server *server, uint64_t now_ps, uint64_t ready_ps, uint64_t bytes)
 {
-	uint64_t need_ps = transfer_ps(bytes, server->bytes_per_s);
+	uint64_t need_ps = ofs_nvme_transfer_ps(bytes, server->bytes_per_s);
 	uint64_t end_ps = ready_ps;
 	uint64_t begin_ps;
 
@@ -152,29 +141,14 @@ program_share_ps(const struct ofs_nvme_model *model, uint64_t bytes)
 	return bytes * page_ps / model->params.page_size_bytes;
 }
 
-/* Rows are striped over channels, then planes, then dies; each round over all of them starts
- * elsewhere, as in a log-structured drive, so that no stride of addresses hits a single die. */
-static uint64_t
-model_plane(const struct ofs_nvme_model *model, uint64_t page)
-{
-	uint64_t round = page / model->plane_count;
-	uint64_t plane = page % model->plane_count;
-
-	return (plane + model_mix(round) % model->plane_count) % model->plane_count;
-}
-
 static uint64_t
 model_read_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_ps, uint64_t page,
 	uint64_t bytes)
 {
-	uint64_t plane = model_plane(model, page);
-	uint64_t read_ps = model->params.read_ps;
+	uint64_t plane = ofs_nvme_plane(&model->params, model->plane_count, page);
+	uint64_t read_ps = ofs_nvme_read_ps(&model->params, model->seed, &model->random_counter);
 	uint64_t end_ps;
 
-	if (model->params.retry_per_million > 0
-		&& model_mix(model->seed ^ model->random_counter++) % 1000000u
-			< model->params.retry_per_million)
-		read_ps *= model->params.retry_factor;
 	end_ps = max_u64(ready_ps, model->plane_free_ps[plane]) + read_ps;
 	model->plane_free_ps[plane] = end_ps;
 	if (model->program_end_ps > now_ps)
@@ -190,7 +164,7 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 {
 	uint64_t share_ps = program_share_ps(model, bytes);
 	uint64_t end_ps = server_reserve(&model->link[1], now_ps, ready_ps, bytes);
-	uint64_t plane = model_plane(model, page);
+	uint64_t plane = ofs_nvme_plane(&model->params, model->plane_count, page);
 
 	/* No room: wait until programming has freed some. */
 	if (model->program_end_ps + share_ps > end_ps + model->buffer_ps)
@@ -202,7 +176,7 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 }
 
 uint64_t
-ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
+ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, uint64_t tag,
 	uint64_t offset_bytes, uint32_t size_bytes)
 {
 	uint64_t page_size_bytes = model->params.page_size_bytes;
@@ -215,6 +189,12 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	ready_ps = start_ps;
 	ready_ps +=
 		write || size_bytes == 0 ? model->params.write_firmware_ps : model->params.firmware_ps;
+	if (model->flash != NULL) {
+		if (write && size_bytes > 0)
+			ready_ps = server_reserve(&model->link[1], now_ps, ready_ps, size_bytes);
+		ofs_nvme_flash_submit(model->flash, ready_ps, write, tag, offset_bytes, size_bytes);
+		return OFS_NVME_LATER;
+	}
 	end_ps = ready_ps;
 	while (offset_bytes < end_bytes) {
 		uint64_t page = offset_bytes / page_size_bytes;
@@ -229,10 +209,34 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	return end_ps;
 }
 
+uint64_t
+ofs_nvme_model_next_ps(const struct ofs_nvme_model *model)
+{
+	return model->flash ? ofs_nvme_flash_next_ps(model->flash) : OFS_NVME_LATER;
+}
+
+int
+ofs_nvme_model_poll(struct ofs_nvme_model *model, uint64_t now_ps, struct ofs_nvme_end *ends,
+	int max)
+{
+	return model->flash ? ofs_nvme_flash_poll(model->flash, now_ps, ends, max) : 0;
+}
+
 static int
 in_range(uint64_t value, uint64_t low, uint64_t high)
 {
 	return value >= low && value <= high;
+}
+
+/* What a drive with schedulers has besides. Its planes are bits of a word. */
+static int
+scheduled_valid(const struct ofs_nvme_params *p)
+{
+	return (uint64_t)p->dies_per_channel * p->planes_per_die <= 64
+		&& in_range(p->write_buffer_bytes, 0, 1 << 30)
+		&& (p->write_buffer_bytes == 0 || p->write_buffer_bytes >= p->page_size_bytes)
+		&& in_range(p->read_command_ps, 1, PS_PER_S) && in_range(p->program_command_ps, 1, PS_PER_S)
+		&& in_range(p->suspend_ps, 0, PS_PER_S);
 }
 
 static int
@@ -250,7 +254,8 @@ params_valid(const struct ofs_nvme_params *p)
 		&& in_range(p->command_interval_ps, 1, PS_PER_S)
 		&& in_range(p->channel_bytes_per_s, 1000000, PS_PER_S)
 		&& in_range(p->link_bytes_per_s, 1000000, PS_PER_S)
-		&& in_range(p->write_buffer_bytes, p->page_size_bytes, 1ull << 40)
+		&& (p->scheduled ? scheduled_valid(p)
+						 : in_range(p->write_buffer_bytes, p->page_size_bytes, 1ull << 40))
 		&& in_range(p->retry_per_million, 0, 1000000) && in_range(p->retry_factor, 1, 1000);
 }
 
@@ -269,14 +274,15 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 	model->params = *params;
 	if (model->params.write_firmware_ps == 0)
 		model->params.write_firmware_ps = params->firmware_ps;
-	model->seed = model_mix(seed);
+	model->seed = ofs_nvme_mix(seed);
 	model->plane_count =
 		(uint64_t)params->channel_count * params->dies_per_channel * params->planes_per_die;
 	model->buffer_ps = params->write_buffer_bytes / params->page_size_bytes
 		* program_share_ps(model, params->page_size_bytes);
 	model->channels = calloc(params->channel_count, sizeof(model->channels[0]));
 	model->plane_free_ps = calloc(model->plane_count, sizeof(model->plane_free_ps[0]));
-	if (model->channels == NULL || model->plane_free_ps == NULL) {
+	if (model->channels == NULL || model->plane_free_ps == NULL
+		|| (params->scheduled && ofs_nvme_flash_open(&model->flash, &model->params, model->seed))) {
 		ofs_nvme_model_close(model);
 		return -ENOMEM;
 	}
@@ -302,6 +308,8 @@ ofs_nvme_model_reset(struct ofs_nvme_model *model)
 	server_reset(&model->link[0], model->params.link_bytes_per_s);
 	server_reset(&model->link[1], model->params.link_bytes_per_s);
 	memset(model->plane_free_ps, 0, model->plane_count * sizeof(model->plane_free_ps[0]));
+	if (model->flash != NULL)
+		ofs_nvme_flash_reset(model->flash);
 }
 
 void
@@ -309,6 +317,7 @@ ofs_nvme_model_close(struct ofs_nvme_model *model)
 {
 	if (model == NULL)
 		return;
+	ofs_nvme_flash_close(model->flash);
 	free(model->channels);
 	free(model->plane_free_ps);
 	free(model);

@@ -1,6 +1,7 @@
 /*
  * Does the timing model stay inside its arrays and its integers for any parameters that open takes,
- * and does a full link carry exactly its rate?
+ * does a full link carry exactly its rate, and does a drive with schedulers end every I/O once, in
+ * order of time, and none before its parts?
  */
 #include "nvme_model.h"
 
@@ -24,10 +25,10 @@ between(uint64_t low, uint64_t high)
 	return low + random_next() % (high - low + 1);
 }
 
-static void
-try_random_parameters(void)
+static struct ofs_nvme_params
+random_parameters(void)
 {
-	struct ofs_nvme_params params = {
+	return (struct ofs_nvme_params){
 		.channel_count = (uint32_t)between(1, 256),
 		.dies_per_channel = (uint32_t)between(1, 8),
 		.planes_per_die = (uint32_t)between(1, 4),
@@ -43,6 +44,12 @@ try_random_parameters(void)
 		.retry_per_million = (uint32_t)between(0, 1000000),
 		.retry_factor = (uint32_t)between(1, 1000),
 	};
+}
+
+static void
+try_random_parameters(void)
+{
+	struct ofs_nvme_params params = random_parameters();
 	struct ofs_nvme_model *model;
 	uint64_t now_ps = 0;
 	int i;
@@ -52,10 +59,83 @@ try_random_parameters(void)
 		uint64_t end_ps;
 
 		now_ps += between(0, 1000000000);
-		end_ps = ofs_nvme_model_submit(model, now_ps, (int)between(0, 1), between(0, 1ull << 50),
+		end_ps = ofs_nvme_model_submit(model, now_ps, (int)between(0, 1), 0, between(0, 1ull << 50),
 			(uint32_t)between(0, 1 << 22));
 		assert(end_ps >= now_ps + params.firmware_ps);
 	}
+	ofs_nvme_model_close(model);
+}
+
+#define IOS 300u
+#define DEPTH 24u
+
+struct io {
+	uint64_t begin_ps, end_ps;
+	int write;
+	int empty;
+};
+
+/* Takes what has ended by now; returns how many. `ios` [IOS] by tag. */
+static uint32_t
+take_ends(struct ofs_nvme_model *model, const struct ofs_nvme_params *params, uint64_t now_ps,
+	struct io *ios)
+{
+	uint64_t last_ps = 0;
+	uint32_t taken = 0;
+	struct ofs_nvme_end end;
+
+	for (; ofs_nvme_model_poll(model, now_ps, &end, 1) == 1; taken++) {
+		struct io *io = &ios[end.tag];
+		uint64_t least_ps = io->write || io->empty ? params->write_firmware_ps
+												   : params->firmware_ps + params->read_ps;
+
+		if (io->write && !io->empty && params->write_buffer_bytes == 0)
+			least_ps += params->program_ps;
+		assert(io->end_ps == 0 && end.end_ps >= last_ps && end.end_ps <= now_ps);
+		assert(end.end_ps >= io->begin_ps + least_ps);
+		io->end_ps = last_ps = end.end_ps;
+	}
+	assert(ofs_nvme_model_next_ps(model) > now_ps);
+	return taken;
+}
+
+static void
+try_random_schedulers(void)
+{
+	struct ofs_nvme_params params = random_parameters();
+	struct io ios[IOS] = {0};
+	struct ofs_nvme_model *model;
+	uint64_t now_ps = 0;
+	uint32_t inside = 0;
+
+	params.scheduled = 1;
+	params.layout_fixed = (uint32_t)between(0, 1);
+	params.queue_depth_max = DEPTH;
+	params.program_ps = between(1, 1000000000);
+	params.read_ps = between(1, 100000000);
+	params.write_firmware_ps = between(1, 1000000);
+	params.read_command_ps = between(1, 1000000);
+	params.program_command_ps = between(1, 1000000);
+	params.suspend_ps = between(0, 1) * between(1, 50000000);
+	params.write_buffer_bytes = between(0, 1) * between(params.page_size_bytes, 1 << 21);
+	assert(ofs_nvme_model_open(&model, &params, random_next()) == 0);
+	for (uint32_t i = 0; i < IOS; i++) {
+		uint32_t size = between(0, 9) ? (uint32_t)between(1, 64) * 4096 : 0;
+
+		now_ps += between(0, 100000000);
+		inside -= take_ends(model, &params, now_ps, ios);
+		while (inside == DEPTH) {
+			now_ps = ofs_nvme_model_next_ps(model);
+			inside -= take_ends(model, &params, now_ps, ios);
+		}
+		ios[i] = (struct io){now_ps, 0, (int)between(0, 1), size == 0};
+		assert(
+			ofs_nvme_model_submit(model, now_ps, ios[i].write, i, between(0, 1 << 20) * 512, size)
+			== OFS_NVME_LATER);
+		inside++;
+	}
+	inside -= take_ends(model, &params, OFS_NVME_LATER - 1, ios);
+	assert(inside == 0 && ofs_nvme_model_next_ps(model) == OFS_NVME_LATER);
 	ofs_nvme_model_close(model);
 }
 
@@ -74,7 +154,7 @@ try_full_link(void)
 	for (uint64_t i = 0; i < count; i++) {
 		/* 7 % more than the link carries, spread at random over the dies */
 		uint64_t ps =
-			ofs_nvme_model_submit(model, i * 1100000, 0, between(0, 1 << 24) * 16384, 16384);
+			ofs_nvme_model_submit(model, i * 1100000, 0, 0, between(0, 1 << 24) * 16384, 16384);
 
 		end_ps = ps > end_ps ? ps : end_ps;
 	}
@@ -88,6 +168,8 @@ main(void)
 {
 	for (int i = 0; i < 200; i++)
 		try_random_parameters();
+	for (int i = 0; i < 300; i++)
+		try_random_schedulers();
 	try_full_link();
 	puts("nvme model ok");
 	return 0;

@@ -10,6 +10,7 @@
 
 #define REQUESTS 400u
 #define BLOCK 65536u
+#define SCHEDULED "nvme with schedulers"
 #define UNKNOWN (OFS_TIMING_LATER - 1)
 
 static void
@@ -30,8 +31,15 @@ side_open(const char *name)
 		.seed = 7};
 	struct ofs_timing *timing;
 
-	side_name(&config, name);
 	assert(ofs_nvme_preset("gen5-tlc", &config.nvme) == 0);
+	if (strcmp(name, SCHEDULED) == 0) {
+		config.nvme.scheduled = 1;
+		config.nvme.read_command_ps = config.nvme.program_command_ps = 300000;
+		config.nvme.suspend_ps = 20000000;
+		config.nvme.write_buffer_bytes = 1 << 20;
+		name = "nvme";
+	}
+	side_name(&config, name);
 	assert(ofs_timing_open(&timing, &config) == 0);
 	assert(ofs_timing_check(timing) == 0 && timing->in_flight_max > 0);
 	return timing;
@@ -238,6 +246,8 @@ main(void)
 		test_the_contract(name);
 		test_a_reset_drops_what_is_owed(name);
 	}
+	test_the_contract(SCHEDULED);
+	test_a_reset_drops_what_is_owed(SCHEDULED);
 	test_what_open_refuses();
 	test_where_the_time_of_a_step_goes();
 	test_a_side_that_may_owe_too_little_is_refused();

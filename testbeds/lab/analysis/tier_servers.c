@@ -4,7 +4,7 @@
  * Model: a request waits for its turn where so many are under way, then for the drive, and crosses
  * the link, which serves one block after another and in each direction by itself. The link and the
  * drive work at the same time: the slower of them decides. All of it is reserved when it is asked
- * for, in that order, so every end is known.
+ * for, in that order, so every end is known; a drive whose channels have schedulers is refused.
  */
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ serve(struct tiers *t, uint32_t number, uint64_t now_ps, uint32_t block, int wri
 		begin_ps = later(begin_ps, tier->ends_ps[tier->turn]);
 	end_ps = begin_ps;
 	if (drives)
-		end_ps = ofs_nvme_model_submit(tier->drives[block % drives], begin_ps, write,
+		end_ps = ofs_nvme_model_submit(tier->drives[block % drives], begin_ps, write, 0,
 			(uint64_t)(block / drives) * t->config.block_size_bytes, t->config.block_size_bytes);
 	*free_ps = later(*free_ps, begin_ps + config->latency_ps)
 		+ (write ? config->write_ps : config->read_ps);

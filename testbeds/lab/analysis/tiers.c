@@ -183,8 +183,9 @@ is_in_range(const struct ofs_tiers_config *config, const struct ofs_tier *tiers)
 	for (uint32_t i = 0; i < config->tier_count; i++)
 		if (tiers[i].capacity_blocks == 0 || tiers[i].concurrency > CONCURRENCY_MAX
 			|| tiers[i].drive_count > OFS_TIERS_DRIVES_MAX
-			|| (tiers[i].drive_count && tiers[i].concurrency) || tiers[i].latency_ps > TIME_MAX_PS
-			|| tiers[i].read_ps > TIME_MAX_PS || tiers[i].write_ps > TIME_MAX_PS
+			|| (tiers[i].drive_count && (tiers[i].concurrency || tiers[i].drive.scheduled))
+			|| tiers[i].latency_ps > TIME_MAX_PS || tiers[i].read_ps > TIME_MAX_PS
+			|| tiers[i].write_ps > TIME_MAX_PS
 			|| (i && tiers[i].capacity_blocks < tiers[i - 1].capacity_blocks))
 			return 0;
 	return 1;

@@ -163,6 +163,23 @@ sim_put_aside(struct sim_storage *sim, uint32_t index)
 	sim->hung_first = index;
 }
 
+/* The drive says when; the I/O then waits in the heap. */
+static void
+sim_expect(struct sim_storage *sim, uint64_t end_ps, uint32_t index)
+{
+	ofs_due_heap_push(&sim->heap, (end_ps + PS_PER_NS - 1) / PS_PER_NS, index);
+}
+
+/* What a drive with schedulers has ended. */
+static void
+sim_collect(struct sim_storage *sim, uint64_t now_ps)
+{
+	struct ofs_nvme_end end;
+
+	while (ofs_nvme_model_poll(sim->model, now_ps, &end, 1) == 1)
+		sim_expect(sim, end.end_ps, (uint32_t)end.tag);
+}
+
 static int
 sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
@@ -170,6 +187,7 @@ sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 	int count = 0;
 
+	sim_collect(sim, now_ns * PS_PER_NS);
 	while (count < max && !sim->hung && ofs_due_heap_next_ns(&sim->heap) <= now_ns) {
 		uint32_t index = ofs_due_heap_pop(&sim->heap);
 		struct sim_slot *slot = &sim->slots[index];
@@ -203,8 +221,9 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
 	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
 	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
-		io->offset, io->op == OFS_STORAGE_DISCARD ? 0 : io->size_bytes);
-	ofs_due_heap_push(&sim->heap, (due_ps + PS_PER_NS - 1) / PS_PER_NS, index);
+		index, io->offset, io->op == OFS_STORAGE_DISCARD ? 0 : io->size_bytes);
+	if (due_ps != OFS_NVME_LATER)
+		sim_expect(sim, due_ps, index);
 	storage->stats.in_flight++;
 	return 0;
 }
@@ -214,7 +233,14 @@ sim_due_ns(struct ofs_storage *storage)
 {
 	struct sim_storage *sim = (struct sim_storage *)storage;
 
-	return sim->hung ? UINT64_MAX : ofs_due_heap_next_ns(&sim->heap);
+	uint64_t heap_ns = ofs_due_heap_next_ns(&sim->heap);
+	uint64_t next_ps = ofs_nvme_model_next_ps(sim->model);
+	uint64_t next_ns =
+		next_ps == OFS_NVME_LATER ? UINT64_MAX : (next_ps + PS_PER_NS - 1) / PS_PER_NS;
+
+	if (sim->hung)
+		return UINT64_MAX;
+	return next_ns < heap_ns ? next_ns : heap_ns;
 }
 
 /* Ends what hung: the I/Os set aside, and those that came due while the whole device hung. */
@@ -224,6 +250,7 @@ sim_hang(struct ofs_storage *storage, int hung)
 	struct sim_storage *sim = (struct sim_storage *)storage;
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 
+	sim_collect(sim, now_ns * PS_PER_NS);
 	if (sim->hung && !hung)
 		while (ofs_due_heap_next_ns(&sim->heap) <= now_ns)
 			sim_put_aside(sim, ofs_due_heap_pop(&sim->heap));
@@ -274,6 +301,7 @@ sim_cut(struct sim_storage *sim)
 {
 	for (; sim->hung_first != OFS_NONE; sim->hung_first = sim->slots[sim->hung_first].next_hung)
 		sim_tear(sim, sim->hung_first);
+	sim_collect(sim, OFS_NVME_LATER - 1);
 	while (ofs_due_heap_next_ns(&sim->heap) != UINT64_MAX)
 		sim_tear(sim, ofs_due_heap_pop(&sim->heap));
 }
@@ -325,6 +353,8 @@ sim_open_parts(struct sim_storage *sim)
 	rc = sim_open_medium(sim);
 	if (rc != 0)
 		return rc;
+	if (sim->config.nvme.scheduled && depth > sim->config.nvme.queue_depth_max)
+		return -EINVAL;
 	rc = ofs_nvme_model_open(&sim->model, &sim->config.nvme, sim->config.seed);
 	if (rc != 0)
 		return rc;

@@ -2,8 +2,8 @@
  * nvme: an NVMe drive behind a DPU.
  *
  * Model: reads, and writes if so configured, take the drive's times, with its queue and its cost of
- * a command; the DPU's own work takes constant times. The drive reserves all of its time at the
- * request, so every end is known immediately.
+ * a command; the DPU's own work takes constant times. A drive without schedulers reserves all of
+ * its time at the request, so every end is known immediately; of one with them, ends come later.
  */
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ struct nvme_side {
 static uint64_t
 nvme_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return ofs_nvme_model_submit(((struct nvme_side *)timing)->model, now_ps, 0,
+	return ofs_nvme_model_submit(((struct nvme_side *)timing)->model, now_ps, 0, request->tag,
 		request->offset_bytes, request->size_bytes);
 }
 
@@ -29,7 +29,7 @@ nvme_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_r
 
 	if (!side->config.writes)
 		return now_ps + side->config.write_ps;
-	return ofs_nvme_model_submit(side->model, now_ps, 1, request->offset_bytes,
+	return ofs_nvme_model_submit(side->model, now_ps, 1, request->tag, request->offset_bytes,
 		request->size_bytes);
 }
 
@@ -45,6 +45,24 @@ nvme_command(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing
 {
 	(void)request;
 	return now_ps + ((struct nvme_side *)timing)->config.command_ps;
+}
+
+static uint64_t
+nvme_next_ps(const struct ofs_timing *timing)
+{
+	return ofs_nvme_model_next_ps(((const struct nvme_side *)timing)->model);
+}
+
+static int
+nvme_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
+{
+	struct ofs_nvme_end end;
+	int count = 0;
+
+	while (count < max
+		&& ofs_nvme_model_poll(((struct nvme_side *)timing)->model, now_ps, &end, 1) == 1)
+		ends[count++] = (struct ofs_timing_end){end.tag, end.end_ps};
+	return count;
 }
 
 static void
@@ -67,8 +85,8 @@ static const struct ofs_timing_ops ops = {
 	.write = nvme_write,
 	.hit = nvme_hit,
 	.command = nvme_command,
-	.next_ps = ofs_timing_no_next,
-	.poll = ofs_timing_no_poll,
+	.next_ps = nvme_next_ps,
+	.poll = nvme_poll,
 	.reset = nvme_reset,
 	.close = nvme_close,
 };
@@ -82,6 +100,8 @@ ofs_timing_nvme_open(struct ofs_timing **out, const struct ofs_timing_config *co
 	if (side == NULL)
 		return -ENOMEM;
 	side->base = (struct ofs_timing){.ops = &ops, .in_flight_max = UINT32_MAX};
+	if (config->nvme.scheduled)
+		side->base.in_flight_max = config->nvme.queue_depth_max;
 	side->config = *config;
 	rc = ofs_nvme_model_open(&side->model, &config->nvme, config->seed);
 	if (rc) {

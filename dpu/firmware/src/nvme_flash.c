@@ -1,0 +1,370 @@
+/* Implements nvme_flash.h. */
+#include "nvme_flash.h"
+
+#include <stdlib.h>
+
+#include "nvme_flash_parts.h"
+
+static uint32_t
+channel_of(const struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return plane % flash->params.channel_count;
+}
+
+/* Notes whether the plane could take a command. */
+static void
+plane_note(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+	uint64_t *ready = &flash->channels[channel_of(flash, number)].ready;
+	uint64_t bit = 1ull << number / flash->params.channel_count;
+	int reads = plane->reads.first != OFS_NONE;
+	int could = plane->state == PLANE_IDLE && (reads || plane->writes.first != OFS_NONE);
+
+	/* A program that ends before it could be suspended is left alone. */
+	if (plane->state == PLANE_PROGRAMS && reads && flash->params.suspend_ps > 0)
+		could = plane->end_ps > now_ps + flash->params.suspend_ps;
+	*ready = could ? *ready | bit : *ready & ~bit;
+}
+
+static void
+plane_start(struct ofs_nvme_flash *flash, uint32_t number, enum plane_state state, uint64_t end_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+
+	plane->state = state;
+	plane->end_ps = end_ps;
+	event_push(flash, end_ps, EVENT_PLANE, number);
+}
+
+static void
+channel_take(struct ofs_nvme_flash *flash, uint32_t plane, uint64_t end_ps)
+{
+	uint32_t channel = channel_of(flash, plane);
+
+	flash->channels[channel].plane = plane;
+	event_push(flash, end_ps, EVENT_CHANNEL, channel);
+}
+
+static void
+command_end(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	struct flash_command *one = &flash->commands[command];
+	uint64_t rate = flash->params.link_bytes_per_s;
+
+	if (!one->write && one->size_bytes > 0) {
+		if (now_ps < flash->link_free_ps)
+			now_ps = flash->link_free_ps;
+		now_ps += ofs_nvme_transfer_ps(one->size_bytes, rate);
+		flash->link_free_ps = now_ps;
+	}
+	event_push(flash, now_ps, EVENT_END, command);
+}
+
+/* One page of the command has done what it waits for. */
+static void
+command_page(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	if (command != OFS_NONE && --flash->commands[command].pages_left == 0)
+		command_end(flash, command, now_ps);
+}
+
+static void
+page_queue(struct ofs_nvme_flash *flash, uint32_t page, int write, uint64_t now_ps)
+{
+	uint32_t number = flash->pages[page].plane;
+	struct flash_plane *plane = &flash->planes[number];
+
+	list_push(flash, write ? &plane->writes : &plane->reads, page);
+	plane_note(flash, number, now_ps);
+}
+
+static void
+page_free(struct ofs_nvme_flash *flash, uint32_t page)
+{
+	flash->pages[page].next = flash->page_free;
+	flash->page_free = page;
+}
+
+/* The next command of the plane goes over its idle channel. */
+static void
+plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+	const struct ofs_nvme_params *params = &flash->params;
+	uint64_t end_ps = now_ps + params->read_command_ps;
+
+	if (plane->state == PLANE_PROGRAMS) {
+		plane->left_ps = plane->end_ps - now_ps;
+		plane->suspended = plane->page;
+		event_remove(flash, plane->event);
+		end_ps += params->suspend_ps;
+	}
+	plane->state = PLANE_TAKES_READ;
+	if (plane->reads.first != OFS_NONE) {
+		plane->page = list_pop(flash, &plane->reads);
+	} else {
+		plane->page = list_pop(flash, &plane->writes);
+		plane->state = PLANE_TAKES_DATA;
+		end_ps = now_ps + params->program_command_ps
+			+ ofs_nvme_transfer_ps(flash->pages[plane->page].bytes, params->channel_bytes_per_s);
+	}
+	plane_note(flash, number, now_ps);
+	channel_take(flash, number, end_ps);
+}
+
+static void
+channel_out(struct ofs_nvme_flash *flash, uint32_t page, uint64_t now_ps)
+{
+	struct flash_page *one = &flash->pages[page];
+
+	channel_take(flash, one->plane,
+		now_ps + ofs_nvme_transfer_ps(one->bytes, flash->params.channel_bytes_per_s));
+}
+
+/* What an idle channel does next. */
+static void
+channel_next(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_channel *channel = &flash->channels[number];
+
+	if (channel->plane != OFS_NONE)
+		return;
+	if (channel->out.first != OFS_NONE) {
+		channel_out(flash, list_pop(flash, &channel->out), now_ps);
+		return;
+	}
+	while (channel->ready) {
+		uint64_t after = channel->ready >> channel->turn << channel->turn;
+		uint32_t at = (uint32_t)__builtin_ctzll(after ? after : channel->ready);
+		uint32_t plane = at * flash->params.channel_count + number;
+
+		plane_note(flash, plane, now_ps);
+		if (!(channel->ready >> at & 1))
+			continue;
+		channel->turn = (at + 1) % 64;
+		plane_command(flash, plane, now_ps);
+		return;
+	}
+}
+
+/* Pages of writes enter the buffer in order, while there is room; then nobody waits for them. */
+static void
+buffer_fill(struct ofs_nvme_flash *flash, uint64_t now_ps)
+{
+	while (flash->buffer_waits.first != OFS_NONE) {
+		struct flash_page *page = &flash->pages[flash->buffer_waits.first];
+		uint32_t command = page->command, plane = page->plane;
+
+		if (page->bytes > flash->buffer_left_bytes)
+			return;
+		flash->buffer_left_bytes -= page->bytes;
+		page->command = OFS_NONE;
+		page_queue(flash, list_pop(flash, &flash->buffer_waits), 1, now_ps);
+		channel_next(flash, channel_of(flash, plane), now_ps);
+		command_page(flash, command, now_ps);
+	}
+}
+
+/* The plane's register is free again. */
+static void
+plane_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+	uint32_t command = flash->pages[plane->page].command;
+
+	page_free(flash, plane->page);
+	plane->state = PLANE_IDLE;
+	if (plane->suspended != OFS_NONE && plane->reads.first == OFS_NONE) {
+		plane->page = plane->suspended;
+		plane->suspended = OFS_NONE;
+		plane_start(flash, number, PLANE_PROGRAMS, now_ps + plane->left_ps);
+	}
+	plane_note(flash, number, now_ps);
+	command_page(flash, command, now_ps);
+}
+
+static void
+on_channel(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_channel *channel = &flash->channels[number];
+	uint32_t plane = channel->plane;
+
+	channel->plane = OFS_NONE;
+	if (flash->planes[plane].state == PLANE_TAKES_READ)
+		plane_start(flash, plane, PLANE_READS,
+			now_ps + ofs_nvme_read_ps(&flash->params, flash->seed, &flash->counter));
+	else if (flash->planes[plane].state == PLANE_TAKES_DATA)
+		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.program_ps);
+	else
+		plane_done(flash, plane, now_ps);
+	channel_next(flash, number, now_ps);
+}
+
+static void
+on_plane(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+	uint32_t channel = channel_of(flash, number);
+
+	if (plane->state == PLANE_READS) {
+		plane->state = PLANE_HOLDS;
+		list_push(flash, &flash->channels[channel].out, plane->page);
+	} else {
+		if (flash->params.write_buffer_bytes > 0)
+			flash->buffer_left_bytes += flash->pages[plane->page].bytes;
+		plane_done(flash, number, now_ps);
+		buffer_fill(flash, now_ps);
+	}
+	channel_next(flash, channel, now_ps);
+}
+
+static void
+on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	struct flash_command *one = &flash->commands[command];
+	uint64_t size = flash->params.page_size_bytes;
+	uint64_t at = one->offset_bytes, end = at + one->size_bytes;
+	uint64_t first = at / size, last = (end + size - 1) / size;
+
+	one->pages_left = (uint32_t)(last - first);
+	if (one->size_bytes == 0)
+		command_end(flash, command, now_ps);
+	for (uint64_t number = first; one->size_bytes && number < last; number++) {
+		uint64_t next = (number + 1) * size < end ? (number + 1) * size : end;
+		uint32_t page = flash->page_free;
+
+		if (page != OFS_NONE)
+			flash->page_free = flash->pages[page].next;
+		else
+			page = flash->page_used++;
+		assert(page < flash->page_count);
+		flash->pages[page] = (struct flash_page){OFS_NONE, command,
+			(uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
+			(uint32_t)(next - at)};
+		at = next;
+		if (one->write && flash->params.write_buffer_bytes > 0)
+			list_push(flash, &flash->buffer_waits, page);
+		else
+			page_queue(flash, page, (int)one->write, now_ps);
+	}
+	buffer_fill(flash, now_ps);
+	for (uint32_t i = 0; i < flash->params.channel_count; i++)
+		channel_next(flash, i, now_ps);
+}
+
+void
+ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, uint64_t tag,
+	uint64_t offset_bytes, uint32_t size_bytes)
+{
+	uint32_t command = flash->command_free;
+
+	if (command != OFS_NONE)
+		flash->command_free = flash->commands[command].next;
+	else
+		command = flash->command_used++;
+	assert(command < flash->params.queue_depth_max && size_bytes <= OFS_NVME_SIZE_BYTES_MAX);
+	flash->commands[command] = (struct flash_command){
+		.tag = tag,
+		.offset_bytes = offset_bytes,
+		.size_bytes = size_bytes,
+		.write = (uint32_t)write,
+	};
+	flash->command_count++;
+	event_push(flash, at_ps, EVENT_ARRIVE, command);
+}
+
+uint64_t
+ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash)
+{
+	/* Buffered writes are programmed when nobody waits any more. */
+	return flash->command_count ? flash->events[0].key.first : OFS_NVME_LATER;
+}
+
+int
+ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nvme_end *ends,
+	int max)
+{
+	int count = 0;
+
+	while (count < max && flash->event_count && flash->events[0].key.first <= now_ps) {
+		struct flash_event event = event_pop(flash);
+		uint64_t at_ps = event.key.first;
+
+		if (event.kind == EVENT_ARRIVE) {
+			on_arrive(flash, event.index, at_ps);
+		} else if (event.kind == EVENT_CHANNEL) {
+			on_channel(flash, event.index, at_ps);
+		} else if (event.kind == EVENT_PLANE) {
+			on_plane(flash, event.index, at_ps);
+		} else {
+			ends[count++] = (struct ofs_nvme_end){flash->commands[event.index].tag, at_ps};
+			flash->commands[event.index].next = flash->command_free;
+			flash->command_free = event.index;
+			flash->command_count--;
+		}
+	}
+	return count;
+}
+
+void
+ofs_nvme_flash_reset(struct ofs_nvme_flash *flash)
+{
+	const struct flash_list empty = {OFS_NONE, OFS_NONE};
+
+	flash->counter = flash->link_free_ps = flash->sequence = 0;
+	flash->event_count = flash->page_used = flash->command_used = 0;
+	flash->command_count = 0;
+	flash->command_free = flash->page_free = OFS_NONE;
+	flash->buffer_left_bytes = flash->params.write_buffer_bytes;
+	flash->buffer_waits = empty;
+	for (uint32_t i = 0; i < flash->params.channel_count; i++)
+		flash->channels[i] = (struct flash_channel){.out = empty, .plane = OFS_NONE};
+	for (uint32_t i = 0; i < flash->plane_count; i++)
+		flash->planes[i] = (struct flash_plane){
+			.reads = empty,
+			.writes = empty,
+			.suspended = OFS_NONE,
+		};
+}
+
+int
+ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *params,
+	uint64_t seed)
+{
+	struct ofs_nvme_flash *flash = calloc(1, sizeof(*flash));
+	uint32_t pages_each = OFS_NVME_SIZE_BYTES_MAX / params->page_size_bytes + 1;
+
+	*out = flash;
+	if (flash == NULL)
+		return -ENOMEM;
+	flash->params = *params;
+	flash->seed = seed;
+	flash->plane_count = params->channel_count * params->dies_per_channel * params->planes_per_die;
+	/* A buffered write ends before its pages are programmed. */
+	flash->page_count =
+		params->queue_depth_max * pages_each + (uint32_t)(params->write_buffer_bytes / 512);
+	flash->event_max = params->queue_depth_max + params->channel_count + flash->plane_count;
+	flash->channels = calloc(params->channel_count, sizeof(*flash->channels));
+	flash->planes = calloc(flash->plane_count, sizeof(*flash->planes));
+	flash->commands = calloc(params->queue_depth_max, sizeof(*flash->commands));
+	flash->pages = calloc(flash->page_count, sizeof(*flash->pages));
+	flash->events = calloc(flash->event_max, sizeof(*flash->events));
+	if (!flash->channels || !flash->planes || !flash->commands || !flash->pages || !flash->events)
+		return -ENOMEM;
+	ofs_nvme_flash_reset(flash);
+	return 0;
+}
+
+void
+ofs_nvme_flash_close(struct ofs_nvme_flash *flash)
+{
+	if (flash == NULL)
+		return;
+	free(flash->channels);
+	free(flash->planes);
+	free(flash->commands);
+	free(flash->pages);
+	free(flash->events);
+	free(flash);
+}

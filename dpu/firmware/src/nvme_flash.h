@@ -1,0 +1,77 @@
+/*
+ * nvme_flash.h: flash of an NVMe drive whose channels have a scheduler (nvme_model.h, `scheduled`).
+ *
+ * Model: a plane has one page register, so it is busy from the command of a read until its data
+ * have left over the channel, and from the data of a write until they are programmed. A channel
+ * carries one transfer at a time, to its end: first data that wait to leave, in the order they were
+ * ready, and only with none waiting the next command, of its planes in turn. Of a plane, reads come
+ * first, then writes; a read suspends a program if the drive can. So what comes later overtakes,
+ * and an end is known when it comes: events in a heap, in order of time and then of cause. The data
+ * of a read cross the link when all of its pages are in the drive. A write ends when its pages are
+ * in the buffer or, without one, when they are programmed; a read never finds its data there.
+ *
+ * A command lives from submit until its end is polled; one thread owns it. Memory is allocated at
+ * open, for the commands and the pages of all of them; nothing can fail after that.
+ */
+#ifndef OFS_NVME_FLASH_H
+#define OFS_NVME_FLASH_H
+
+#include "nvme_model.h"
+
+struct ofs_nvme_flash;
+
+#pragma GCC visibility push(hidden)
+
+/* -ENOMEM. The parameters are valid. */
+int ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *params,
+	uint64_t seed);
+void ofs_nvme_flash_close(struct ofs_nvme_flash *flash);
+void ofs_nvme_flash_reset(struct ofs_nvme_flash *flash);
+/* The command reaches the flash at `at_ps`, not before the last event. */
+void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, uint64_t tag,
+	uint64_t offset_bytes, uint32_t size_bytes);
+uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);
+int ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nvme_end *ends,
+	int max);
+
+#pragma GCC visibility pop
+
+/* Of a counter: the same draw on every machine. */
+static inline uint64_t
+ofs_nvme_mix(uint64_t x)
+{
+	return ofs_mix(x + 0x9e3779b97f4a7c15ull);
+}
+
+/* Rounded up, so that a server never exceeds its rate. bytes < 2^24. */
+static inline uint64_t
+ofs_nvme_transfer_ps(uint64_t bytes, uint64_t bytes_per_s)
+{
+	return (bytes * 1000000000000ull + bytes_per_s - 1) / bytes_per_s;
+}
+
+/* Rows are striped over channels, then planes, then dies; each round over all of them starts
+ * elsewhere, as in a log-structured drive, so that no stride of addresses hits a single die, or,
+ * with a fixed layout, at the first. */
+static inline uint64_t
+ofs_nvme_plane(const struct ofs_nvme_params *params, uint64_t plane_count, uint64_t page)
+{
+	uint64_t round = page / plane_count;
+	uint64_t plane = page % plane_count;
+
+	if (params->layout_fixed)
+		return plane;
+	return (plane + ofs_nvme_mix(round) % plane_count) % plane_count;
+}
+
+/* tR, with a retry where the draw says so. */
+static inline uint64_t
+ofs_nvme_read_ps(const struct ofs_nvme_params *params, uint64_t seed, uint64_t *counter)
+{
+	int retried = params->retry_per_million > 0
+		&& ofs_nvme_mix(seed ^ (*counter)++) % 1000000u < params->retry_per_million;
+
+	return params->read_ps * (retried ? params->retry_factor : 1);
+}
+
+#endif

@@ -1,0 +1,146 @@
+/*
+ * nvme_flash_parts.h: what a flash of nvme_flash.h is made of, its lists of pages and its events.
+ *
+ * Model: pages and commands are entries of arrays, and lists hold their numbers. An event is the
+ * end of something; each command, channel and plane has at most one, so the heap has a bound.
+ */
+#ifndef OFS_NVME_FLASH_PARTS_H
+#define OFS_NVME_FLASH_PARTS_H
+
+#include <assert.h>
+
+#include "heap.h"
+#include "nvme_flash.h"
+
+enum event_kind { EVENT_ARRIVE, EVENT_CHANNEL, EVENT_PLANE, EVENT_END };
+enum plane_state {
+	PLANE_IDLE,
+	PLANE_TAKES_READ, /* the command is on the channel */
+	PLANE_READS,
+	PLANE_HOLDS,      /* data that wait for the channel, or are on it */
+	PLANE_TAKES_DATA, /* of a write */
+	PLANE_PROGRAMS,
+};
+
+/* One occurrence to come: of a command, a channel or a plane. */
+struct flash_event {
+	struct ofs_heap_key key; /* when, then in order of cause */
+	uint32_t index;
+	uint32_t kind;
+};
+
+struct flash_command {
+	uint64_t tag;
+	uint64_t offset_bytes;
+	uint32_t size_bytes;
+	uint32_t pages_left;
+	uint32_t write;
+	uint32_t next; /* of the free ones */
+};
+
+/* A page on its way; `next` in whichever list it is. */
+struct flash_page {
+	uint32_t next;
+	uint32_t command; /* OFS_NONE: in the write buffer, nobody waits for it */
+	uint32_t plane;
+	uint32_t bytes;
+};
+
+struct flash_list {
+	uint32_t first, last;
+};
+
+struct flash_plane {
+	struct flash_list reads, writes;
+	uint64_t end_ps;    /* of the program that runs */
+	uint64_t left_ps;   /* of the program that is suspended */
+	uint32_t page;      /* of the operation that runs */
+	uint32_t suspended; /* the page whose program is; OFS_NONE */
+	uint32_t state;
+	uint32_t event; /* the end of its operation, in the heap */
+};
+
+struct flash_channel {
+	struct flash_list out; /* pages in registers, first come first served */
+	uint64_t ready;        /* a bit for each plane that could take a command */
+	uint32_t turn;         /* whose turn is next */
+	uint32_t plane;        /* whose transfer runs; OFS_NONE: none */
+};
+
+struct ofs_nvme_flash {
+	struct ofs_nvme_params params;
+	uint64_t seed, counter;
+	uint64_t link_free_ps, sequence;
+	uint64_t buffer_left_bytes;
+	struct flash_list buffer_waits; /* pages of writes that found it full */
+	struct flash_channel *channels;
+	struct flash_plane *planes;
+	struct flash_command *commands;
+	struct flash_page *pages;
+	struct flash_event *events;
+	uint32_t plane_count, page_count, event_count, event_max;
+	uint32_t command_free, command_used, command_count; /* the count: those not ended */
+	uint32_t page_free, page_used;
+};
+
+static inline uint32_t
+list_pop(struct ofs_nvme_flash *flash, struct flash_list *list)
+{
+	uint32_t page = list->first;
+
+	list->first = flash->pages[page].next;
+	return page;
+}
+
+static inline void
+list_push(struct ofs_nvme_flash *flash, struct flash_list *list, uint32_t page)
+{
+	flash->pages[page].next = OFS_NONE;
+	if (list->first == OFS_NONE)
+		list->first = page;
+	else
+		flash->pages[list->last].next = page;
+	list->last = page;
+}
+
+/* A plane knows where its event is. */
+static inline void
+event_moved(void *owner, const void *item, uint32_t position)
+{
+	const struct flash_event *event = item;
+
+	if (event->kind == EVENT_PLANE)
+		((struct ofs_nvme_flash *)owner)->planes[event->index].event = position;
+}
+
+static inline void
+event_push(struct ofs_nvme_flash *flash, uint64_t at_ps, enum event_kind kind, uint32_t index)
+{
+	struct flash_event event = {{at_ps, flash->sequence++}, index, kind};
+
+	assert(flash->event_count < flash->event_max);
+	ofs_heap_up(flash->events, sizeof(event), flash->event_count++, &event, event_moved, flash);
+}
+
+static inline void
+event_remove(struct ofs_nvme_flash *flash, uint32_t position)
+{
+	struct flash_event last = flash->events[--flash->event_count];
+
+	if (position == flash->event_count)
+		return;
+	if (ofs_heap_up(flash->events, sizeof(last), position, &last, event_moved, flash) == position)
+		ofs_heap_down(flash->events, sizeof(last), flash->event_count, position, &last, event_moved,
+			flash);
+}
+
+static inline struct flash_event
+event_pop(struct ofs_nvme_flash *flash)
+{
+	struct flash_event event = flash->events[0];
+
+	event_remove(flash, 0);
+	return event;
+}
+
+#endif

@@ -1,0 +1,121 @@
+"""Does a drive whose channels have schedulers do in its order what it says, to the picosecond?
+
+One channel, few planes and round numbers, so that each time is a sum by hand. Whether the sums of
+many are right is asked of another simulator (tests/validation/test_tables_nvme.py).
+"""
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.storage import LATER, NvmeModel
+
+PAGE = 4096
+US = 1_000_000
+TINY = {
+    "channel_count": 1,
+    "dies_per_channel": 2,
+    "planes_per_die": 1,
+    "page_size_bytes": PAGE,
+    "queue_depth_max": 64,
+    "read_ps": 50 * US,
+    "program_ps": 500 * US,
+    "firmware_ps": 10 * US,
+    "command_interval_ps": 1,
+    "channel_bytes_per_s": PAGE * 10**5,  # a page takes 10 us
+    "link_bytes_per_s": PAGE * 10**6,  # and 1 us
+    "write_buffer_bytes": 0,
+    "retry_factor": 1,
+    "scheduled": 1,
+    "layout_fixed": 1,
+    "read_command_ps": 2 * US,
+    "program_command_ps": 3 * US,
+}
+READ, COMMAND, LEAVE, LINK = 50 * US, 2 * US, 10 * US, US
+BEGIN = 10 * US
+
+
+def ends(params: dict[str, int], *ios: tuple[int, int, bool]) -> list[int]:
+    """The end of each I/O of a page: (when, page, whether it writes)."""
+    model, found = NvmeModel(params), [0] * len(ios)
+    for tag, (now_ps, page, write) in enumerate(ios):
+        assert model.submit(now_ps, page * PAGE, PAGE, write, tag) == LATER
+    for tag, end_ps in model.poll(LATER - 1):
+        found[tag] = end_ps
+    return found
+
+
+def test_alone_an_io_takes_the_sum_of_its_parts() -> None:
+    """A read: command, tR, channel, link. A write: link, command, channel, program."""
+    assert ends(TINY, (0, 0, False)) == [BEGIN + COMMAND + READ + LEAVE + LINK]
+    assert ends(TINY, (0, 0, True)) == [BEGIN + LINK + 3 * US + LEAVE + 500 * US]
+
+
+def test_a_die_is_busy_until_its_data_have_left() -> None:
+    """The second read of a die gets its command when the first page is out of the register."""
+    left = BEGIN + COMMAND + READ + LEAVE
+    assert ends(TINY, (0, 0, False), (0, 2, False))[1] == left + COMMAND + READ + LEAVE + LINK
+
+
+def test_data_leave_before_commands_go_in() -> None:
+    """A die that is free again waits while the channel carries the other die's page."""
+    first, second, third = ends(TINY, (0, 0, False), (0, 1, False), (1, 2, False))
+    left = BEGIN + COMMAND + READ + LEAVE  # of die 0; that of die 1 has waited
+    assert (first, second) == (left + LINK, left + LEAVE + LINK)
+    assert third == left + LEAVE + COMMAND + READ + LEAVE + LINK
+
+
+def test_reads_go_before_writes_that_came_first() -> None:
+    """Of one die; a program that runs is not interrupted where a drive cannot suspend."""
+    first, second, read = ends(TINY, (0, 0, True), (1, 2, True), (20 * US, 4, False))
+    assert first == BEGIN + LINK + 3 * US + LEAVE + 500 * US
+    assert read == first + COMMAND + READ + LEAVE + LINK
+    assert second == read - LINK + 3 * US + LEAVE + 500 * US
+
+
+@pytest.mark.parametrize(("suspend", "waits"), [(0, True), (5 * US, False)])
+def test_a_read_waits_for_a_program_or_suspends_it(suspend: int, waits: bool) -> None:
+    """A read that comes in the middle of a program: until its end, or until it is suspended, and
+    then the program goes on with what was left of it."""
+    at = 200 * US
+    write, read = ends(TINY | {"suspend_ps": suspend}, (0, 0, True), (at, 2, False))
+    programmed = BEGIN + LINK + 3 * US + LEAVE + 500 * US
+    if waits:
+        assert write == programmed
+        assert read == programmed + COMMAND + READ + LEAVE + LINK
+    else:
+        away = suspend + COMMAND + READ + LEAVE
+        assert read == at + BEGIN + away + LINK
+        assert write == programmed + away
+
+
+def test_a_burst_runs_at_link_speed_while_the_buffer_has_room() -> None:
+    """Then a write waits until a page is programmed."""
+    found = ends(TINY | {"write_buffer_bytes": 2 * PAGE}, *[(0, 2 * i, True) for i in range(3)])
+    assert found[1] - found[0] == LINK - 1 or found[1] - found[0] == LINK
+    assert found[1] < 20 * US
+    assert found[2] == BEGIN + LINK + 3 * US + LEAVE + 500 * US
+
+
+def test_a_read_of_many_pages_crosses_the_link_when_all_are_in() -> None:
+    """Two pages on two dies: the second leaves after the first, then both cross."""
+    model = NvmeModel(TINY)
+    model.submit(0, 0, 2 * PAGE)
+    (_, end_ps), *rest = model.poll(LATER - 1)
+    assert not rest and end_ps == BEGIN + COMMAND + READ + 2 * LEAVE + 2 * LINK
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dies_per_channel": 65},
+        {"read_command_ps": 0},
+        {"program_command_ps": 0},
+        {"write_buffer_bytes": 1},
+        {"write_buffer_bytes": 1 << 31},
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    """What a scheduler needs is there, and its tables have a bound."""
+    with pytest.raises(BadInput):
+        NvmeModel(TINY | wrong)

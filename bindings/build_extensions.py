@@ -22,8 +22,8 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
-ANALYSIS_FIRMWARE = ("nvme_cost", "nvme_flash", "nvme_model", "nvme_presets")
-CHIP_FIRMWARE = ("histogram", "nvme_flash", "nvme_model", "qos", "qos_sessions")
+ANALYSIS_FIRMWARE = ("nvme_blocks", "nvme_cost", "nvme_flash", "nvme_model", "nvme_presets")
+CHIP_FIRMWARE = ("histogram", "nvme_blocks", "nvme_flash", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
 # Libraries missing from SPDK's pkg-config files: the system's, and those next to SPDK's own.

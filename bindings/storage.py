@@ -116,12 +116,11 @@ class NvmeModel:
     def __init__(self, params: dict[str, int], seed: int = 0) -> None:
         out = ffi.new("struct ofs_nvme_model **")
         struct = ffi.new("struct ofs_nvme_params *", params)
-        check_rc(
-            lib.ofs_nvme_model_open(out, struct, seed),
-            "opening the NVMe model",
-            "nvme",
-            "give every parameter, each within its range",
-        )
+        wrong = lib.ofs_nvme_params_wrong(struct)
+        if wrong != ffi.NULL:
+            what, _, fix = text_of(wrong).partition("; ")
+            raise BadInput(what, "nvme", fix)
+        check_rc(lib.ofs_nvme_model_open(out, struct, seed), "opening the NVMe model", "nvme")
         self._model = ffi.gc(out[0], lib.ofs_nvme_model_close)
         self._ends = ffi.new(f"struct ofs_nvme_end[{POLL_MAX}]")
 
@@ -141,6 +140,12 @@ class NvmeModel:
         while count := lib.ofs_nvme_model_poll(self._model, now_ps, self._ends, POLL_MAX):
             found += [(end.tag, end.end_ps) for end in self._ends[0:count]]
         return found
+
+    def wear(self) -> dict[str, int]:
+        """Pages that the host wrote, pages that collections moved, blocks that were erased."""
+        wear = ffi.new("struct ofs_nvme_wear *")
+        lib.ofs_nvme_model_wear(self._model, wear)
+        return _fields(wear)
 
     def next_ps(self) -> int:
         """When `poll` may next have something; `LATER`: nothing is on its way."""

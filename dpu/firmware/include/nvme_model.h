@@ -15,10 +15,11 @@
  *
  * A drive whose channels have schedulers (`scheduled`) is more like real ones under load: what
  * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
- * flash is that of src/nvme_flash.h; controller and link are the same.
+ * flash is that of src/nvme_flash.h; controller and link are the same. It may have blocks, which it
+ * collects (src/nvme_blocks.h); all others write in place.
  *
  * Times are integer picoseconds; no float. A seeded counter-based generator chooses the
- * reads that need a retry. Not modelled: garbage collection, wear, host-side cost. The caller
+ * reads that need a retry. Not modelled: faults, host-side cost. The caller
  * bounds how many commands are in flight (queue_depth_max). One thread owns a model. Nothing can
  * fail after open; open refuses a parameter out of range with -EINVAL.
  */
@@ -50,6 +51,17 @@ struct ofs_nvme_params {
 	uint64_t read_command_ps;    /* of a command on the channel, before tR */
 	uint64_t program_command_ps; /* the same, before the data of a page */
 	uint64_t suspend_ps;         /* until a program lets a read in; 0: a read waits for its end */
+	uint64_t erase_ps;           /* of a block */
+	uint32_t blocks_per_plane;   /* 0: without end, and nothing is collected */
+	uint32_t pages_per_block;
+	uint32_t spare_permille; /* of the blocks, beyond what the drive keeps: over-provisioning */
+	uint32_t collect_blocks; /* a plane with fewer free ones collects: 2 or more */
+};
+/* What a drive with schedulers and blocks has done to its flash. */
+struct ofs_nvme_wear {
+	uint64_t written_pages; /* by the host */
+	uint64_t moved_pages;   /* by collections; write amplification is both over the first */
+	uint64_t erased_blocks;
 };
 /* Of a drive with schedulers: the end of an I/O, which was submitted with that tag. */
 struct ofs_nvme_end {
@@ -73,6 +85,9 @@ uint64_t ofs_nvme_model_next_ps(const struct ofs_nvme_model *model);
 /* At most `max` ends up to now_ps, in order of time. */
 int ofs_nvme_model_poll(struct ofs_nvme_model *model, uint64_t now_ps, struct ofs_nvme_end *ends,
 	int max);
+void ofs_nvme_model_wear(const struct ofs_nvme_model *model, struct ofs_nvme_wear *wear);
+/* What is wrong with the parameters and what to do about it, as "what; fix"; NULL: nothing. */
+const char *ofs_nvme_params_wrong(const struct ofs_nvme_params *params);
 /*
  * The time that one read takes of each resource of a drive that is never idle: the interval between
  * two such reads is at least the largest of them. Reading a part of a block saves time if link or

@@ -19,12 +19,45 @@ plane_note(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	uint64_t *ready = &flash->channels[channel_of(flash, number)].ready;
 	uint64_t bit = 1ull << number / flash->params.channel_count;
 	int reads = plane->reads.first != OFS_NONE;
-	int could = plane->state == PLANE_IDLE && (reads || plane->writes.first != OFS_NONE);
+	int could = plane->state == PLANE_IDLE
+		&& (reads || plane->step != STEP_NONE || plane->writes.first != OFS_NONE);
 
 	/* A program that ends before it could be suspended is left alone. */
 	if (plane->state == PLANE_PROGRAMS && reads && flash->params.suspend_ps > 0)
 		could = plane->end_ps > now_ps + flash->params.suspend_ps;
 	*ready = could ? *ready | bit : *ready & ~bit;
+}
+
+/* The page that a collection moves is an entry of its own, after those of commands. */
+static uint32_t
+collector_page(const struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return flash->page_count + plane;
+}
+
+/* The next step of a collection: of another page, or with none left of the whole block. */
+static uint32_t
+collector_step(struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return ofs_nvme_blocks_left(flash->blocks, plane) ? STEP_READ : STEP_ERASE;
+}
+
+/* A step of a collection is done. */
+static void
+collector_done(struct ofs_nvme_flash *flash, uint32_t number)
+{
+	struct flash_plane *plane = &flash->planes[number];
+
+	if (plane->step == STEP_READ) {
+		plane->step = STEP_WRITE;
+	} else if (plane->step == STEP_WRITE) {
+		ofs_nvme_blocks_move(flash->blocks, number);
+		plane->step = collector_step(flash, number);
+	} else {
+		plane->step = STEP_NONE;
+		if (ofs_nvme_blocks_erase(flash->blocks, number))
+			plane->step = collector_step(flash, number);
+	}
 }
 
 static void
@@ -103,9 +136,20 @@ plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	plane->state = PLANE_TAKES_READ;
 	if (plane->reads.first != OFS_NONE) {
 		plane->page = list_pop(flash, &plane->reads);
+	} else if (plane->step != STEP_NONE) {
+		plane->page = collector_page(flash, number);
+		if (plane->step == STEP_ERASE)
+			plane->state = PLANE_TAKES_ERASE;
+		else if (plane->step == STEP_WRITE)
+			plane->state = PLANE_TAKES_DATA;
 	} else {
 		plane->page = list_pop(flash, &plane->writes);
 		plane->state = PLANE_TAKES_DATA;
+		if (flash->blocks
+			&& ofs_nvme_blocks_write(flash->blocks, number, flash->pages[plane->page].number))
+			plane->step = collector_step(flash, number);
+	}
+	if (plane->state == PLANE_TAKES_DATA) {
 		end_ps = now_ps + params->program_command_ps
 			+ ofs_nvme_transfer_ps(flash->pages[plane->page].bytes, params->channel_bytes_per_s);
 	}
@@ -173,7 +217,10 @@ plane_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	struct flash_plane *plane = &flash->planes[number];
 	uint32_t command = flash->pages[plane->page].command;
 
-	page_free(flash, plane->page);
+	if (plane->page == collector_page(flash, number))
+		collector_done(flash, number);
+	else
+		page_free(flash, plane->page);
 	plane->state = PLANE_IDLE;
 	if (plane->suspended != OFS_NONE && plane->reads.first == OFS_NONE) {
 		plane->page = plane->suspended;
@@ -196,6 +243,8 @@ on_channel(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 			now_ps + ofs_nvme_read_ps(&flash->params, flash->seed, &flash->counter));
 	else if (flash->planes[plane].state == PLANE_TAKES_DATA)
 		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.program_ps);
+	else if (flash->planes[plane].state == PLANE_TAKES_ERASE)
+		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.erase_ps);
 	else
 		plane_done(flash, plane, now_ps);
 	channel_next(flash, number, now_ps);
@@ -211,7 +260,7 @@ on_plane(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 		plane->state = PLANE_HOLDS;
 		list_push(flash, &flash->channels[channel].out, plane->page);
 	} else {
-		if (flash->params.write_buffer_bytes > 0)
+		if (flash->params.write_buffer_bytes > 0 && plane->page != collector_page(flash, number))
 			flash->buffer_left_bytes += flash->pages[plane->page].bytes;
 		plane_done(flash, number, now_ps);
 		buffer_fill(flash, now_ps);
@@ -239,9 +288,12 @@ on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 		else
 			page = flash->page_used++;
 		assert(page < flash->page_count);
-		flash->pages[page] = (struct flash_page){OFS_NONE, command,
-			(uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
-			(uint32_t)(next - at)};
+		flash->pages[page] = (struct flash_page){
+			.command = command,
+			.plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
+			.bytes = (uint32_t)(next - at),
+			.number = flash->blocks ? (uint32_t)(number / flash->plane_count % flash->kept) : 0,
+		};
 		at = next;
 		if (one->write && flash->params.write_buffer_bytes > 0)
 			list_push(flash, &flash->buffer_waits, page);
@@ -308,6 +360,14 @@ ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nv
 }
 
 void
+ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *wear)
+{
+	*wear = (struct ofs_nvme_wear){0};
+	if (flash->blocks)
+		ofs_nvme_blocks_wear(flash->blocks, wear);
+}
+
+void
 ofs_nvme_flash_reset(struct ofs_nvme_flash *flash)
 {
 	const struct flash_list empty = {OFS_NONE, OFS_NONE};
@@ -320,12 +380,20 @@ ofs_nvme_flash_reset(struct ofs_nvme_flash *flash)
 	flash->buffer_waits = empty;
 	for (uint32_t i = 0; i < flash->params.channel_count; i++)
 		flash->channels[i] = (struct flash_channel){.out = empty, .plane = OFS_NONE};
-	for (uint32_t i = 0; i < flash->plane_count; i++)
+	for (uint32_t i = 0; i < flash->plane_count; i++) {
 		flash->planes[i] = (struct flash_plane){
 			.reads = empty,
 			.writes = empty,
 			.suspended = OFS_NONE,
 		};
+		flash->pages[collector_page(flash, i)] = (struct flash_page){
+			.command = OFS_NONE,
+			.plane = i,
+			.bytes = flash->params.page_size_bytes,
+		};
+	}
+	if (flash->blocks)
+		ofs_nvme_blocks_reset(flash->blocks);
 }
 
 int
@@ -348,10 +416,15 @@ ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *p
 	flash->channels = calloc(params->channel_count, sizeof(*flash->channels));
 	flash->planes = calloc(flash->plane_count, sizeof(*flash->planes));
 	flash->commands = calloc(params->queue_depth_max, sizeof(*flash->commands));
-	flash->pages = calloc(flash->page_count, sizeof(*flash->pages));
+	flash->pages = calloc(flash->page_count + flash->plane_count, sizeof(*flash->pages));
 	flash->events = calloc(flash->event_max, sizeof(*flash->events));
 	if (!flash->channels || !flash->planes || !flash->commands || !flash->pages || !flash->events)
 		return -ENOMEM;
+	if (params->blocks_per_plane > 0) {
+		flash->kept = ofs_nvme_blocks_kept(params);
+		if (ofs_nvme_blocks_open(&flash->blocks, params, flash->plane_count))
+			return -ENOMEM;
+	}
 	ofs_nvme_flash_reset(flash);
 	return 0;
 }
@@ -361,6 +434,7 @@ ofs_nvme_flash_close(struct ofs_nvme_flash *flash)
 {
 	if (flash == NULL)
 		return;
+	ofs_nvme_blocks_close(flash->blocks);
 	free(flash->channels);
 	free(flash->planes);
 	free(flash->commands);

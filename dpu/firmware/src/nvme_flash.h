@@ -9,6 +9,9 @@
  * and an end is known when it comes: events in a heap, in order of time and then of cause. The data
  * of a read cross the link when all of its pages are in the drive. A write ends when its pages are
  * in the buffer or, without one, when they are programmed; a read never finds its data there.
+ * Where planes have blocks, pages lie where nvme_blocks.h says, and a plane that collects moves one
+ * page after another out of the victim, over the channel and back, and erases it; reads go first,
+ * and writes wait until it is done.
  *
  * A command lives from submit until its end is polled; one thread owns it. Memory is allocated at
  * open, for the commands and the pages of all of them; nothing can fail after that.
@@ -33,6 +36,8 @@ void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int wri
 uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);
 int ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nvme_end *ends,
 	int max);
+/* Zeros without blocks. */
+void ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *wear);
 
 #pragma GCC visibility pop
 

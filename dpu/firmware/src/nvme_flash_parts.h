@@ -10,6 +10,7 @@
 #include <assert.h>
 
 #include "heap.h"
+#include "nvme_blocks.h"
 #include "nvme_flash.h"
 
 enum event_kind { EVENT_ARRIVE, EVENT_CHANNEL, EVENT_PLANE, EVENT_END };
@@ -19,8 +20,11 @@ enum plane_state {
 	PLANE_READS,
 	PLANE_HOLDS,      /* data that wait for the channel, or are on it */
 	PLANE_TAKES_DATA, /* of a write */
-	PLANE_PROGRAMS,
+	PLANE_TAKES_ERASE,
+	PLANE_PROGRAMS, /* or erases */
 };
+/* Of a collection, what comes next. */
+enum plane_step { STEP_NONE, STEP_READ, STEP_WRITE, STEP_ERASE };
 
 /* One occurrence to come: of a command, a channel or a plane. */
 struct flash_event {
@@ -44,6 +48,7 @@ struct flash_page {
 	uint32_t command; /* OFS_NONE: in the write buffer, nobody waits for it */
 	uint32_t plane;
 	uint32_t bytes;
+	uint32_t number; /* of those that the plane keeps, where it has blocks */
 };
 
 struct flash_list {
@@ -56,7 +61,7 @@ struct flash_plane {
 	uint64_t left_ps;   /* of the program that is suspended */
 	uint32_t page;      /* of the operation that runs */
 	uint32_t suspended; /* the page whose program is; OFS_NONE */
-	uint32_t state;
+	uint32_t state, step;
 	uint32_t event; /* the end of its operation, in the heap */
 };
 
@@ -78,6 +83,8 @@ struct ofs_nvme_flash {
 	struct flash_command *commands;
 	struct flash_page *pages;
 	struct flash_event *events;
+	struct ofs_nvme_blocks *blocks; /* NULL: its blocks have no end */
+	uint64_t kept;                  /* pages of a plane, where it has blocks */
 	uint32_t plane_count, page_count, event_count, event_max;
 	uint32_t command_free, command_used, command_count; /* the count: those not ended */
 	uint32_t page_free, page_used;

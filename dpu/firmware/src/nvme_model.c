@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nvme_blocks.h"
 #include "nvme_flash.h"
 
 #define PS_PER_S 1000000000000ull
@@ -16,6 +17,7 @@ enum {
 	PLANES_TOTAL_MAX = 1 << 20,
 	PAGE_SIZE_BYTES_MAX = 1 << 20, /* keeps bytes * PS_PER_S within 64 bits */
 	GAPS_MAX = 48,
+	BLOCK_PAGES_MAX = 1 << 28,
 };
 
 struct gap {
@@ -222,10 +224,43 @@ ofs_nvme_model_poll(struct ofs_nvme_model *model, uint64_t now_ps, struct ofs_nv
 	return model->flash ? ofs_nvme_flash_poll(model->flash, now_ps, ends, max) : 0;
 }
 
+void
+ofs_nvme_model_wear(const struct ofs_nvme_model *model, struct ofs_nvme_wear *wear)
+{
+	*wear = (struct ofs_nvme_wear){0};
+	if (model->flash)
+		ofs_nvme_flash_wear(model->flash, wear);
+}
+
 static int
 in_range(uint64_t value, uint64_t low, uint64_t high)
 {
 	return value >= low && value <= high;
+}
+
+/* Collection needs a closed block with a void page: more room in closed blocks than is kept. */
+static const char *
+blocks_wrong(const struct ofs_nvme_params *p)
+{
+	uint64_t planes = (uint64_t)p->channel_count * p->dies_per_channel * p->planes_per_die;
+	uint32_t closed;
+
+	if (p->blocks_per_plane == 0)
+		return NULL;
+	if (!in_range(p->pages_per_block, 1, 1 << 16) || !in_range(p->blocks_per_plane, 1, 1 << 16)
+		|| planes * p->blocks_per_plane * p->pages_per_block > BLOCK_PAGES_MAX
+		|| !in_range(p->erase_ps, 1, PS_PER_S) || !in_range(p->collect_blocks, 2, 1 << 15)
+		|| p->blocks_per_plane < p->collect_blocks + 3)
+		return "a drive's blocks are out of range; give pages_per_block, erase_ps and "
+			   "collect_blocks (2 or more, and 3 blocks beside), and at most 2^28 pages in all";
+	closed = p->blocks_per_plane - p->collect_blocks - 2;
+	if (p->spare_permille == 0 || p->spare_permille > 1000
+		|| ofs_nvme_blocks_kept(p) > (uint64_t)closed * p->pages_per_block)
+		return "a drive without over-provisioning cannot collect; raise spare_permille until it "
+			   "is collect_blocks + 2 of a plane's blocks or more";
+	if (ofs_nvme_blocks_kept(p) == 0)
+		return "a drive that is all over-provisioning keeps nothing; lower spare_permille";
+	return NULL;
 }
 
 /* What a drive with schedulers has besides. Its planes are bits of a word. */
@@ -259,6 +294,15 @@ params_valid(const struct ofs_nvme_params *p)
 		&& in_range(p->retry_per_million, 0, 1000000) && in_range(p->retry_factor, 1, 1000);
 }
 
+const char *
+ofs_nvme_params_wrong(const struct ofs_nvme_params *params)
+{
+	if (!params_valid(params))
+		return "a parameter of the drive is out of range; give every one, within what "
+			   "nvme_model.h says";
+	return params->scheduled ? blocks_wrong(params) : NULL;
+}
+
 int
 ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
 	uint64_t seed)
@@ -266,7 +310,7 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 	struct ofs_nvme_model *model;
 
 	*out = NULL;
-	if (!params_valid(params))
+	if (ofs_nvme_params_wrong(params) != NULL)
 		return -EINVAL;
 	model = calloc(1, sizeof(*model));
 	if (model == NULL)

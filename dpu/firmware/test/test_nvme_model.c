@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 static uint64_t random_state = 1;
+static uint64_t collected;
 
 static uint64_t
 random_next(void)
@@ -105,6 +106,7 @@ try_random_schedulers(void)
 	struct ofs_nvme_params params = random_parameters();
 	struct io ios[IOS] = {0};
 	struct ofs_nvme_model *model;
+	struct ofs_nvme_wear wear;
 	uint64_t now_ps = 0;
 	uint32_t inside = 0;
 
@@ -118,6 +120,13 @@ try_random_schedulers(void)
 	params.program_command_ps = between(1, 1000000);
 	params.suspend_ps = between(0, 1) * between(1, 50000000);
 	params.write_buffer_bytes = between(0, 1) * between(params.page_size_bytes, 1 << 21);
+	if (between(0, 1)) { /* small, so that they collect */
+		params.blocks_per_plane = (uint32_t)between(7, 12);
+		params.pages_per_block = (uint32_t)between(2, 4);
+		params.spare_permille = (uint32_t)between(800, 850);
+		params.collect_blocks = 2;
+		params.erase_ps = between(1, 1000000000);
+	}
 	assert(ofs_nvme_model_open(&model, &params, random_next()) == 0);
 	for (uint32_t i = 0; i < IOS; i++) {
 		uint32_t size = between(0, 9) ? (uint32_t)between(1, 64) * 4096 : 0;
@@ -136,6 +145,9 @@ try_random_schedulers(void)
 	}
 	inside -= take_ends(model, &params, OFS_NVME_LATER - 1, ios);
 	assert(inside == 0 && ofs_nvme_model_next_ps(model) == OFS_NVME_LATER);
+	ofs_nvme_model_wear(model, &wear);
+	assert(wear.erased_blocks * params.pages_per_block <= wear.written_pages + wear.moved_pages);
+	collected += wear.erased_blocks;
 	ofs_nvme_model_close(model);
 }
 
@@ -170,6 +182,7 @@ main(void)
 		try_random_parameters();
 	for (int i = 0; i < 300; i++)
 		try_random_schedulers();
+	assert(collected > 0);
 	try_full_link();
 	puts("nvme model ok");
 	return 0;

@@ -104,6 +104,70 @@ def test_a_read_of_many_pages_crosses_the_link_when_all_are_in() -> None:
     assert not rest and end_ps == BEGIN + COMMAND + READ + 2 * LEAVE + 2 * LINK
 
 
+BLOCKS = TINY | {
+    "dies_per_channel": 1,
+    "blocks_per_plane": 8,
+    "pages_per_block": 4,
+    "spare_permille": 500,  # it keeps 16 pages
+    "collect_blocks": 2,
+    "erase_ps": 4000 * US,
+}
+PROGRAM = 3 * US + LEAVE + 500 * US
+MOVE = COMMAND + READ + LEAVE + PROGRAM
+ERASE = COMMAND + 4000 * US
+
+
+def written_over(pages: list[int]) -> NvmeModel:
+    """Pages of the drive with blocks that were written one after another, each alone."""
+    model = NvmeModel(BLOCKS)
+    for at, page in enumerate(pages):
+        model.submit(at * 10**12, page * PAGE, PAGE, write=True)
+        model.poll((at + 1) * 10**12 - 1)
+    return model
+
+
+def test_a_victim_is_the_block_with_the_fewest_valid_pages() -> None:
+    """The seventh of eight blocks is opened. The first and the third have one valid page each,
+    which moves; the collector opens the last block, so one victim is not enough."""
+    model = written_over([*range(16), 8, 9, 10, 0, 4, 5, 1, 2])
+    assert model.wear() == {"written_pages": 24, "moved_pages": 0, "erased_blocks": 0}
+    now = 100 * 10**12
+    model.submit(now, 12 * PAGE, PAGE, write=True)
+    ((_, end_ps),) = model.poll(now + 10**12)
+    assert end_ps == now + BEGIN + LINK + PROGRAM  # what it began comes after it
+    assert model.wear() == {"written_pages": 25, "moved_pages": 2, "erased_blocks": 2}
+
+
+def test_a_write_waits_for_the_collection_and_a_read_does_not() -> None:
+    """A write behind it waits for two moves and erases; a read for the program that runs."""
+    model = written_over([*range(16), 8, 9, 10, 0, 4, 5, 1, 2])
+    now = 100 * 10**12
+    for tag, write in enumerate((True, True)):
+        model.submit(now, (12 + tag) * PAGE, PAGE, write, tag)
+    programmed = now + BEGIN + LINK + PROGRAM
+    read_at = programmed + COMMAND + READ + LEAVE  # then the page that moves is programmed
+    found = dict(model.poll(read_at))
+    model.submit(read_at, 3 * PAGE, PAGE, False, 2)
+    found |= dict(model.poll(LATER - 1))
+    read = COMMAND + READ + LEAVE
+    assert found[0] == programmed
+    assert found[2] == programmed + MOVE + read + LINK
+    assert found[1] == programmed + 2 * MOVE + read + 2 * ERASE + PROGRAM
+
+
+def test_a_drive_that_keeps_nothing_is_refused() -> None:
+    """The other end of over-provisioning."""
+    with pytest.raises(BadInput, match=r"keeps nothing.*lower spare_permille"):
+        NvmeModel(BLOCKS | {"spare_permille": 1000})
+
+
+@pytest.mark.parametrize("spare", [0, 100, 468])
+def test_a_drive_without_over_provisioning_is_refused(spare: int) -> None:
+    """One line says what is missing and what to raise."""
+    with pytest.raises(BadInput, match=r"over-provisioning cannot collect.*raise spare_permille"):
+        NvmeModel(BLOCKS | {"spare_permille": spare})
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -112,6 +176,8 @@ def test_a_read_of_many_pages_crosses_the_link_when_all_are_in() -> None:
         {"program_command_ps": 0},
         {"write_buffer_bytes": 1},
         {"write_buffer_bytes": 1 << 31},
+        {"blocks_per_plane": 1 << 17},
+        {"blocks_per_plane": 8, "pages_per_block": 4, "spare_permille": 600, "collect_blocks": 1},
     ],
     ids=str,
 )

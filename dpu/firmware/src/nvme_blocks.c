@@ -1,0 +1,198 @@
+/* Implements nvme_blocks.h. */
+#include "nvme_blocks.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum block_state { BLOCK_FREE, BLOCK_OPEN, BLOCK_CLOSED };
+
+struct flash_block {
+	uint32_t valid;
+	uint32_t state;
+};
+
+/* An open block and how many of its pages are written. */
+struct block_front {
+	uint32_t block, written;
+};
+
+struct block_plane {
+	struct block_front host, collector;
+	uint32_t free_count;
+	uint32_t victim, next; /* OFS_NONE: it does not collect; the page to look at next */
+};
+
+struct ofs_nvme_blocks {
+	struct ofs_nvme_params params;
+	struct ofs_nvme_wear wear;
+	struct block_plane *planes;
+	struct flash_block *blocks; /* [plane][block] */
+	uint32_t *places;           /* [plane][page it keeps]: where it lies; OFS_NONE: not written */
+	uint32_t *pages;            /* [plane][place]: which page lies there; OFS_NONE: void */
+	uint32_t plane_count;
+	uint64_t kept, places_each;
+};
+
+static struct flash_block *
+block_of(struct ofs_nvme_blocks *b, uint32_t plane, uint32_t block)
+{
+	return &b->blocks[(uint64_t)plane * b->params.blocks_per_plane + block];
+}
+
+static uint32_t
+block_take(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++)
+		if (block_of(b, plane, i)->state == BLOCK_FREE) {
+			block_of(b, plane, i)->state = BLOCK_OPEN;
+			b->planes[plane].free_count--;
+			return i;
+		}
+	assert(!"a collection begins before the last free block is taken");
+	return 0;
+}
+
+/* Puts the page on the next place of the open block, and voids where it was. */
+static void
+page_place(struct ofs_nvme_blocks *b, uint32_t plane, struct block_front *front, uint32_t page)
+{
+	uint32_t *place = &b->places[plane * b->kept + page], each = b->params.pages_per_block;
+	uint32_t *pages = &b->pages[plane * b->places_each];
+
+	if (front->block == OFS_NONE || front->written == each) {
+		if (front->block != OFS_NONE)
+			block_of(b, plane, front->block)->state = BLOCK_CLOSED;
+		*front = (struct block_front){block_take(b, plane), 0};
+	}
+	if (*place != OFS_NONE) {
+		pages[*place] = OFS_NONE;
+		block_of(b, plane, *place / each)->valid--;
+	}
+	*place = front->block * each + front->written++;
+	pages[*place] = page;
+	block_of(b, plane, front->block)->valid++;
+}
+
+/* Chooses a victim if there are too few free blocks. */
+static int
+collect(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+	uint32_t fewest = b->params.pages_per_block;
+
+	if (one->free_count >= b->params.collect_blocks)
+		return 0;
+	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++) {
+		const struct flash_block *block = block_of(b, plane, i);
+
+		if (block->state == BLOCK_CLOSED && block->valid < fewest) {
+			fewest = block->valid;
+			one->victim = i;
+		}
+	}
+	one->next = 0;
+	return one->victim != OFS_NONE;
+}
+
+int
+ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number)
+{
+	page_place(b, plane, &b->planes[plane].host, (uint32_t)(number % b->kept));
+	b->wear.written_pages++;
+	return collect(b, plane);
+}
+
+int
+ofs_nvme_blocks_left(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+	const uint32_t *pages =
+		&b->pages[plane * b->places_each + (uint64_t)one->victim * b->params.pages_per_block];
+
+	while (one->next < b->params.pages_per_block && pages[one->next] == OFS_NONE)
+		one->next++;
+	return one->next < b->params.pages_per_block;
+}
+
+void
+ofs_nvme_blocks_move(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+	uint64_t place = (uint64_t)one->victim * b->params.pages_per_block + one->next;
+
+	page_place(b, plane, &one->collector, b->pages[plane * b->places_each + place]);
+	b->wear.moved_pages++;
+}
+
+int
+ofs_nvme_blocks_erase(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+
+	block_of(b, plane, one->victim)->state = BLOCK_FREE;
+	one->free_count++;
+	one->victim = OFS_NONE;
+	b->wear.erased_blocks++;
+	return collect(b, plane);
+}
+
+void
+ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *blocks, struct ofs_nvme_wear *wear)
+{
+	*wear = blocks->wear;
+}
+
+void
+ofs_nvme_blocks_reset(struct ofs_nvme_blocks *b)
+{
+	const struct block_front none = {OFS_NONE, 0};
+
+	memset(&b->wear, 0, sizeof(b->wear));
+	memset(b->blocks, 0,
+		(uint64_t)b->plane_count * b->params.blocks_per_plane * sizeof(*b->blocks));
+	memset(b->places, 0xff, b->plane_count * b->kept * sizeof(*b->places));
+	memset(b->pages, 0xff, b->plane_count * b->places_each * sizeof(*b->pages));
+	for (uint32_t i = 0; i < b->plane_count; i++)
+		b->planes[i] = (struct block_plane){
+			.host = none,
+			.collector = none,
+			.free_count = b->params.blocks_per_plane,
+			.victim = OFS_NONE,
+		};
+}
+
+int
+ofs_nvme_blocks_open(struct ofs_nvme_blocks **out, const struct ofs_nvme_params *params,
+	uint32_t plane_count)
+{
+	struct ofs_nvme_blocks *b = calloc(1, sizeof(*b));
+
+	*out = b;
+	if (b == NULL)
+		return -ENOMEM;
+	b->params = *params;
+	b->plane_count = plane_count;
+	b->kept = ofs_nvme_blocks_kept(params);
+	b->places_each = (uint64_t)params->blocks_per_plane * params->pages_per_block;
+	b->planes = calloc(plane_count, sizeof(*b->planes));
+	b->blocks = calloc((uint64_t)plane_count * params->blocks_per_plane, sizeof(*b->blocks));
+	b->places = calloc(plane_count * b->kept, sizeof(*b->places));
+	b->pages = calloc(plane_count * b->places_each, sizeof(*b->pages));
+	if (!b->planes || !b->blocks || !b->places || !b->pages)
+		return -ENOMEM;
+	ofs_nvme_blocks_reset(b);
+	return 0;
+}
+
+void
+ofs_nvme_blocks_close(struct ofs_nvme_blocks *b)
+{
+	if (b == NULL)
+		return;
+	free(b->planes);
+	free(b->blocks);
+	free(b->places);
+	free(b->pages);
+	free(b);
+}

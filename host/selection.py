@@ -35,6 +35,7 @@ __all__ = [
     "ScoreScale",
     "SelectionRule",
     "Selector",
+    "best_tokens",
     "quantize",
     "select",
     "selector",
@@ -203,21 +204,32 @@ class Mass:
         self._rows.tokens[ordinal] = first + added
 
     def scores(self, query: Floats) -> Floats:
-        count, (kv_heads, _, head_dim) = self._rows.count, self._shape
-        grouped = query.reshape(self._shape) * np.float32(head_dim**-0.5)
-        keys = self._keys(slice(0, count))
-        logits = np.stack(
-            [(keys[:, head] @ grouped[head].T).transpose(2, 0, 1) for head in range(kv_heads)]
-        )  # [kv_heads, group, blocks, tokens]
-        absent = np.arange(self._tokens) >= self._rows.tokens[:count, None]
-        logits[:, :, absent] = -np.inf
-        weights = np.exp(logits - logits.max(axis=(2, 3), keepdims=True))
-        weights /= weights.sum(axis=(2, 3), keepdims=True)
-        mass = weights.sum(axis=3).mean(axis=(0, 1))
+        mass = self._weights(query, slice(0, self._rows.count)).sum(axis=3).mean(axis=(0, 1))
         result: Floats = np.log(np.maximum(mass, np.finfo(np.float32).tiny))
         return result
 
-    def _keys(self, rows: slice) -> Floats:
+    def weights(self, query: Floats, ordinals: npt.NDArray[np.int32]) -> Floats:
+        """The attention on each token of these blocks, if they alone are attended: float32
+        `[blocks, block_tokens]`, mean over the heads, 0 for tokens that are not there. DSA's
+        indexer is trained towards this distribution (arXiv:2512.02556)."""
+        result: Floats = self._weights(query, ordinals).mean(axis=(0, 1))
+        return result
+
+    def _weights(self, query: Floats, rows: slice | npt.NDArray[np.int32]) -> Floats:
+        """The softmax over all tokens of some blocks, `[kv_heads, group, blocks, tokens]`."""
+        kv_heads, _, head_dim = self._shape
+        grouped = query.reshape(self._shape) * np.float32(head_dim**-0.5)
+        keys = self._keys(rows)
+        logits = np.stack(
+            [(keys[:, head] @ grouped[head].T).transpose(2, 0, 1) for head in range(kv_heads)]
+        )
+        absent = np.arange(self._tokens) >= self._rows.tokens[rows, None]
+        logits[:, :, absent] = -np.inf
+        weights: Floats = np.exp(logits - logits.max(axis=(2, 3), keepdims=True))
+        weights /= weights.sum(axis=(2, 3), keepdims=True)
+        return weights
+
+    def _keys(self, rows: slice | npt.NDArray[np.int32]) -> Floats:
         kv_heads, _, head_dim = self._shape
         taken = self._rows.values[rows]
         return taken.reshape(len(taken), kv_heads, self._tokens, head_dim)
@@ -267,6 +279,18 @@ def select(
         chosen = np.sort(np.concatenate([above, level[: k_blocks - above.size]]))
     runs = [np.arange(first), chosen + first, np.arange(last, length_blocks)]
     return np.concatenate(runs).astype(np.int32)
+
+
+def best_tokens(
+    weights: Floats, counts: npt.NDArray[np.int32], top_k: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The `top_k` tokens of greatest weight among the first `counts` of each block, or all if there
+    are fewer: rows of `weights` `[blocks, block_tokens]` and slots, ascending; of equal weights,
+    the first."""
+    there = np.flatnonzero(np.arange(weights.shape[1]) < counts[:, None])
+    chosen = there[select(weights.reshape(-1)[there], top_k, 0, 0, there.size)]
+    rows, slots = np.divmod(chosen, weights.shape[1])
+    return rows.astype(np.int32), slots.astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ space also scales it as the model requires.
 
 The interface is that of other paged decode kernels (vLLM's block tables, FlashInfer's page tables)
 with one difference: a selection is sparse, so a partly filled block may be anywhere in it. The
-tokens of each block are therefore given, instead of one length per sequence.
+tokens of each block are therefore given, instead of one length per sequence. Where a model selects
+single tokens (DSA, arXiv:2512.02556), an entry of the table is one token: a block, and its slot.
 
 To add a kernel: write a module with a `decode` of this shape and enter it in `_LOADERS`; the tests
 over all kernels then compare it with the reference. `kernels()` reports a kernel whose library is
@@ -34,7 +35,8 @@ __all__ = ["Decode", "KernelInfo", "arrays_of", "block_tables", "kernel", "kerne
 class Decode(Protocol):
     """Contract: a pure function of its arguments; changes none of them. It reads only blocks that a
     table names with at least one token, and no token at or beyond a block's count. Entries without
-    tokens, the padding of a shorter table, are never read."""
+    tokens, the padding of a shorter table, are never read. A pool's other tokens, selected or not,
+    never reach the output."""
 
     def __call__(
         self,
@@ -44,13 +46,16 @@ class Decode(Protocol):
         token_counts: npt.NDArray[np.int32],
         geometry: KvGeometry,
         layer: int = 0,
+        slots: npt.NDArray[np.int32] | None = None,
     ) -> Any:
         """float32 `[batch, q_heads, value_dim]`, zeros for a session without tokens.
 
         queries: float32 `[batch, q_heads, head_dim]`; storage: uint8 `[pool_blocks, block_bytes]`;
         both, and what is returned, are arrays of the kernel's library on one device. In host
         memory: block_tables `[batch, max_blocks]`, the pool indices of each session's blocks, and
-        token_counts `[batch, max_blocks]`, the tokens of each. `layer` says whose block shape."""
+        token_counts `[batch, max_blocks]`, the tokens of each. `layer` says whose block shape.
+        slots: None, or of the tables' shape: each entry is then the one token at this slot of its
+        block, with a count of 1, or of 0 for padding; a block may stand in many entries."""
         ...
 
 

@@ -28,6 +28,7 @@ def decode(
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int = 0,
+    slots: npt.NDArray[np.int32] | None = None,
 ) -> Floats:
     """See `offstage.host.attention.Decode`."""
     _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
@@ -40,7 +41,8 @@ def decode(
         if filled.any():
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
             tables = block_tables[session, filled], token_counts[session, filled]
-            attended = _attend(grouped, pool, *tables, geometry.value_type, value_dim)
+            own = None if slots is None else slots[session, filled]
+            attended = _attend(grouped, pool, *tables, own, geometry.value_type, value_dim)
             output[session] = attended.reshape(output[session].shape)
     return output
 
@@ -50,27 +52,33 @@ def _attend(
     pool: npt.NDArray[Any],
     indices: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
+    slots: npt.NDArray[np.int32] | None,
     value_type: ValueType,
     value_dim: int,
 ) -> Floats:
     """One session: float32 `[kv_heads, group, value_dim]` from its scaled query `[kv_heads, group,
-    head_dim]`, the pool `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, and blocks of a
-    token or more."""
+    head_dim]`, the pool `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, and entries of a
+    token or more, each of one where `slots` are given."""
     _, planes, kv_heads, block_tokens, head_dim = pool.shape
-    chunk = max(1, _CHUNK_BYTES // (4 * int(np.prod(pool.shape[1:]))))
+    entry_tokens = block_tokens if slots is None else 1
+    chunk = max(1, _CHUNK_BYTES // (4 * planes * kv_heads * entry_tokens * head_dim))
     top = np.full((kv_heads, scaled.shape[1], 1), -np.inf, np.float32)
     total = np.zeros_like(top)
     output = np.zeros((*scaled.shape[:2], value_dim), np.float32)
     for start in range(0, len(indices), chunk):
         taken = indices[start : start + chunk]
-        # [planes, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
-        wide = np.empty((planes, kv_heads, len(taken), block_tokens, head_dim), np.float32)
-        for column, index in enumerate(taken):
-            widen(wide[:, :, column], pool[index], value_type)
+        # [planes, kv_heads, entries, entry_tokens, head_dim]: a head's tokens become one matrix.
+        wide = np.empty((planes, kv_heads, len(taken), entry_tokens, head_dim), np.float32)
+        if slots is None:
+            for column, index in enumerate(taken):
+                widen(wide[:, :, column], pool[index], value_type)
+        else:
+            tokens = pool[taken, :, :, slots[start : start + chunk]]
+            widen(wide[:, :, :, 0], tokens.transpose(1, 2, 0, 3), value_type)
         flat = wide.reshape(planes, kv_heads, -1, head_dim)
         keys, values = flat[0], flat[-1, :, :, :value_dim]
         logits = scaled @ keys.transpose(0, 2, 1)
-        absent = np.arange(block_tokens) >= counts[start : start + chunk, None]
+        absent = np.arange(entry_tokens) >= counts[start : start + chunk, None]
         if absent.any():
             logits[:, :, absent.reshape(-1)] = -np.inf
             # A weight of zero does not silence what an unwritten slot may hold, say infinity.

@@ -19,22 +19,26 @@ def decode(
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int = 0,
+    slots: npt.NDArray[np.int32] | None = None,
 ) -> npt.NDArray[np.float32]:
     """See `offstage.host.attention.Decode`."""
     shape = geometry.block_shape(layer)
     group = geometry.q_heads // shape[1]
     value_dim = geometry.value_dim(layer)
     output = np.zeros((*queries.shape[:2], value_dim), np.float32)
+    begins = np.zeros_like(token_counts) if slots is None else slots
     for session, query in enumerate(queries.astype(np.float64)):
         keys, values = [], []
-        for index, count in zip(block_tables[session], token_counts[session], strict=True):
+        entries = zip(block_tables[session], begins[session], token_counts[session], strict=True)
+        for index, begin, count in entries:
             if count == 0:
                 continue
             row = storage[index, : geometry.block_bytes(layer)]
-            block = np.empty(shape, np.float64)
-            widen(block, stored(row, geometry.value_type).reshape(shape), geometry.value_type)
-            keys.append(block[0, :, :count])
-            values.append(block[-1, :, :count, :value_dim])
+            numbers = stored(row, geometry.value_type).reshape(shape)[:, :, begin : begin + count]
+            tokens = np.empty(numbers.shape, np.float64)
+            widen(tokens, numbers, geometry.value_type)
+            keys.append(tokens[0])
+            values.append(tokens[-1, :, :, :value_dim])
         if not keys:
             continue
         all_keys, all_values = np.concatenate(keys, axis=1), np.concatenate(values, axis=1)

@@ -1,8 +1,8 @@
 """Decode attention in torch, on the CPU or on a CUDA device, for a whole batch at once.
 
-The selected blocks of the sessions are gathered into one padded array on the device that holds
-the pool, as many sessions at a time as its memory should hold; a padded entry repeats a block that
-the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
+The selected blocks or tokens of the sessions are gathered into one padded array on the device that
+holds the pool, as many sessions at a time as its memory should hold; a padded entry repeats one
+that the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
 device, and nothing here waits for it. torch is imported where it is used; the caller sets its
 thread count.
 """
@@ -28,55 +28,82 @@ def decode(
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int = 0,
+    slots: npt.NDArray[np.int32] | None = None,
 ) -> Any:
     """See `offstage.host.attention.Decode`."""
     output = queries.new_zeros((*queries.shape[:2], geometry.value_dim(layer)))
     batch = np.flatnonzero(token_counts.any(axis=1))
     if batch.size == 0:
         return output
-    row_bytes = token_counts.shape[1] * geometry.block_bytes(layer)
+    entry_bytes = geometry.block_bytes(layer) if slots is None else geometry.entry_bytes(layer)
+    row_bytes = token_counts.shape[1] * entry_bytes
     at_once = max(1, _GATHER_BYTES.get(storage.device.type, 0) // row_bytes)
     for start in range(0, len(batch), at_once):
         some = batch[start : start + at_once]
-        tables, counts = _compact(block_tables[some], token_counts[some])
+        order = _filled_first(token_counts[some])
+        counts = np.take_along_axis(token_counts[some], order, axis=1)
+        tables = _compact(block_tables[some], order, counts)
+        own = None if slots is None else _compact(slots[some], order, counts)
         chosen = to_device(some, storage.device)
-        output[chosen] = _attend(queries[chosen], storage, tables, counts, geometry, layer)
+        paged = _gathered(storage, tables, own, geometry, layer)
+        output[chosen] = _attend(queries[chosen], paged, counts, geometry, layer)
     return output
 
 
+def _filled_first(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+    """The order that puts entries with tokens first, as wide as the longest table."""
+    order = np.argsort(counts == 0, axis=1, kind="stable")
+    return order[:, : (counts > 0).sum(axis=1).max()]
+
+
 def _compact(
-    tables: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Blocks with tokens first, as wide as the longest table; other entries name a selected one."""
-    order = np.argsort(counts == 0, axis=1, kind="stable")[:, : (counts > 0).sum(axis=1).max()]
-    counts = np.take_along_axis(counts, order, axis=1)
-    tables = np.take_along_axis(tables, order, axis=1).astype(np.int64)
-    return np.where(counts > 0, tables, tables[:, :1]), counts
+    rows: npt.NDArray[np.int32], order: npt.NDArray[np.intp], counts: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int64]:
+    """The rows in this order; entries without tokens name what the first names."""
+    rows = np.take_along_axis(rows, order, axis=1)
+    return np.where(counts > 0, rows, rows[:, :1]).astype(np.int64)
+
+
+def _gathered(
+    storage: Any,
+    tables: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int64] | None,
+    geometry: KvGeometry,
+    layer: int,
+) -> Any:
+    """What the entries name, `[planes, batch, kv_heads, tokens, head_dim]` in the pool's type."""
+    import torch
+
+    device, value_type = storage.device, getattr(torch, geometry.value_type)
+    shape = geometry.block_shape(layer)
+    if slots is None:
+        rows = storage.index_select(0, to_device(tables.reshape(-1), device))
+        paged = (
+            rows[:, : geometry.block_bytes(layer)].view(value_type).reshape(*tables.shape, *shape)
+        )
+        return paged.permute(2, 0, 3, 1, 4, 5).contiguous().flatten(3, 4)
+    used = storage[:, : geometry.block_bytes(layer)].unflatten(1, (*shape[:3], -1))
+    tokens = used[to_device(tables, device), :, :, to_device(slots, device)]
+    return tokens.permute(2, 0, 3, 1, 4).contiguous().view(value_type)
 
 
 def _attend(
     queries: Any,
-    storage: Any,
-    tables: npt.NDArray[np.int64],
+    paged: Any,
     counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int,
 ) -> Any:
-    """`decode` for sessions that all have a token in their first block."""
+    """`decode` over gathered tokens, for sessions that all have one in their first entry."""
     import torch
 
-    batch, blocks = tables.shape
-    _, kv_heads, block_tokens, head_dim = shape = geometry.block_shape(layer)
-    device = storage.device
-    rows = storage.index_select(0, to_device(tables.reshape(-1), device))
-    paged = rows[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
-    # [planes, batch, kv_heads, blocks * block_tokens, head_dim]: reordered while half as wide.
-    paged = paged.reshape(batch, blocks, *shape).permute(2, 0, 3, 1, 4, 5)
-    wide = paged.contiguous().flatten(3, 4).float()
+    _, batch, kv_heads, tokens, head_dim = paged.shape
+    device, entry_tokens = paged.device, tokens // counts.shape[1]
+    wide = paged.float()  # reordered while half as wide
     keys, values = wide[0], wide[-1, ..., : geometry.value_dim(layer)]
     grouped = queries.reshape(batch, kv_heads, -1, head_dim)
     logits = (grouped * head_dim**-0.5) @ keys.transpose(2, 3)
-    absent = (np.arange(block_tokens) >= counts[:, :, None]).reshape(batch, -1)
+    absent = (np.arange(entry_tokens) >= counts[:, :, None]).reshape(batch, -1)
     if absent.any():
         logits.masked_fill_(to_device(absent, device)[:, None, None], -torch.inf)
         # A weight of zero does not silence what an unwritten slot may hold, say infinity.

@@ -24,6 +24,7 @@ def decode(
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int = 0,
+    slots: npt.NDArray[np.int32] | None = None,
 ) -> Any:
     """See `offstage.host.attention.Decode`. Raises `BadInput` for a device it cannot run on."""
     import torch
@@ -36,9 +37,9 @@ def decode(
     batch, width = token_counts.shape
     filled = token_counts > 0
     lengths = np.where(filled.any(axis=1), width - filled[:, ::-1].argmax(axis=1), 0)
-    moved = to_device(
-        np.concatenate([block_tables.ravel(), token_counts.ravel(), lengths.astype(np.int32)]),
-        storage.device,
-    )
-    tables, counts, ends = moved.split([batch * width, batch * width, batch])
-    return attend(queries, keys, values, tables.view(batch, width), counts.view(batch, width), ends)
+    given = [block_tables, token_counts, *([] if slots is None else [slots])]
+    flat = [one.ravel() for one in given]
+    moved = to_device(np.concatenate([lengths.astype(np.int32), *flat]), storage.device)
+    tables, counts, *own = moved[batch:].view(len(given), batch, width)
+    found = own[0] if own else None
+    return attend(queries, keys, values, tables, counts, moved[:batch], slots=found)

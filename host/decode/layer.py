@@ -26,6 +26,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
+from offstage.host.decode.attended import Attended, attended
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import put_blocks
 from offstage.host.decode.record import AgentRecord, Token
@@ -60,6 +61,12 @@ def _stored_scores(
     session: HostSession, blocks: DeviceSelector, query: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     return blocks.scores(query)[: session.keys.shape[1]]
+
+
+def _slots(read: Sequence[Attended]) -> NDArray[np.int32] | None:
+    """The slots of a batch's tokens, as a kernel takes them; None for whole blocks."""
+    rows = [one.slots for one in read if one.slots is not None]
+    return block_tables(rows) if rows else None
 
 
 @dataclass(slots=True)
@@ -203,8 +210,10 @@ class Decoder:
         for member in coming.members:
             if member.failed.size:
                 self._recompute(member.session, coming.layer, member.failed, record)
+        batch = [(one.session, one.query, one.ordinals) for one in coming.members]
+        read = attended(self.pool.geometry, coming.layer, batch)
         begun = self._mark()
-        output = self._attend(coming.members, coming.layer, record)
+        output = self._attend(coming.members, read, coming.layer, record)
         self._marked.append(("compute", coming, begun, self._mark()))
         return output
 
@@ -418,14 +427,23 @@ class Decoder:
                 raise
         record.blocks_recomputed += ordinals.size
 
-    def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> Any:
+    def _attend(
+        self,
+        members: Sequence[_Member],
+        read: Sequence[Attended],
+        layer: int,
+        record: AgentRecord,
+    ) -> Any:
         """One kernel call for the batch; the output stays on the pool's device."""
         geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
-        counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
-        self._kernel_bytes += sum(int(one.sum()) for one in counts) * geometry.entry_bytes(layer)
-        tables = block_tables([member.indices for member in members]), block_tables(counts)
+        tokens = sum(int(one.counts.sum()) for one in read)
+        self._kernel_bytes += tokens * geometry.entry_bytes(layer)
+        tables = block_tables(
+            [member.indices[one.entries] for member, one in zip(members, read, strict=True)]
+        )
+        counts, slots = block_tables([one.counts for one in read]), _slots(read)
         queries = arrays.from_host(np.stack([member.query for member in members]))
-        output = self._decode(queries, storage, *tables, geometry, layer)
+        output = self._decode(queries, storage, tables, counts, geometry, layer, slots)
         if not arrays.all_finite(output):
             at = (f"{one.session.name} at step {one.session.step}" for one in members)
             names = ", ".join(at)
@@ -437,23 +455,22 @@ class Decoder:
         for index, member in enumerate(members):
             self._outputs += 1
             if self._outputs % self.check_every == 0:
-                self._compare(member, counts[index], layer, arrays.to_host(output[index]), record)
+                self._compare(member, read[index], layer, arrays.to_host(output[index]), record)
         return output
 
     def _compare(
         self,
         member: _Member,
-        counts: NDArray[np.int32],
+        read: Attended,
         layer: int,
         output: NDArray[np.float32],
         record: AgentRecord,
     ) -> None:
-        """Compare one session's output with dense attention over the same blocks, in float64."""
+        """Compare one session's output with dense attention over the same tokens, in float64."""
         blocks = self.pool.memory.read(member.indices)
-        table = np.arange(len(blocks), dtype=np.int32)[None]
-        dense = dense_decode(
-            member.query[None], blocks, table, counts[None], self.pool.geometry, layer
-        )[0]
+        table, counts = read.entries[None].astype(np.int32), read.counts[None]
+        given = member.query[None], blocks, table, counts, self.pool.geometry, layer
+        dense = dense_decode(*given, _slots([read]))[0]
         scale = float(np.abs(dense).max()) or 1.0
         error = float(np.abs(output - dense).max()) / scale
         record.attention_checked += 1

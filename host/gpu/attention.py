@@ -2,10 +2,11 @@
 
 A program takes the query heads that read one KV head of one session, and a share of the session's
 tokens: position p of the selection is token p % block_tokens of the block that the table names at
-p // block_tokens, so that a tile of tokens may span blocks of any size. It keeps maximum, sum and
-output of the softmax as it goes (arXiv:1805.02867). Where sessions and heads alone would leave the
-device idle, the tokens of a session are split between programs, and a second kernel combines what
-they found, weighted by their sums (arXiv:2311.01282).
+p // block_tokens, so that a tile of tokens may span blocks of any size. With slots an entry is one
+token, that of its block at its slot, and a tile reads tokens from as many blocks. It keeps maximum,
+sum and output of the softmax as it goes (arXiv:1805.02867). Where sessions and heads alone would
+leave the device idle, the tokens of a session are split between programs, and a second kernel
+combines what they found, weighted by their sums (arXiv:2311.01282).
 
 A latent (MLA) is stored once: its first `value_dim` numbers are the value, all of them the key, and
 it is read once. Keys and values stored in 8 bits have one scale each, by which a stored number is
@@ -47,6 +48,7 @@ def attend(
     counts: Any,
     lengths: Any,
     *,
+    slots: Any = None,
     scale: float | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
@@ -57,18 +59,18 @@ def attend(
     queries: `[batch, q_heads, head_dim]`. keys and values: `[blocks, kv_heads, block_tokens, dim]`,
     views into the pool, their last axis dense; for a latent `values` is None or begins where
     `keys` does. tables, counts: int32 `[batch, width]`, the block of each entry and its tokens;
-    lengths: int32 `[batch]`, how many entries count. `scale`: of q.k, head_dim ** -0.5 unless
-    given. All on one device; nothing here waits for it."""
+    lengths: int32 `[batch]`, how many entries count; slots: None, or int32 `[batch, width]`: an
+    entry is the one token at this slot of its block, its count 0 or 1. `scale`: of q.k, head_dim
+    ** -0.5 unless given. All on one device; nothing here waits for it."""
     import torch
     import triton
 
-    batch, q_heads, head_dim = queries.shape
+    (batch, q_heads, head_dim), value_dim = queries.shape, values.shape[3]
     tiling = tiling or tiling_of(head_dim, keys.element_size())
-    known = _known(queries, keys, values, tiling)
-    value_dim, kv_heads, block_tokens = values.shape[3], keys.shape[1], keys.shape[2]
-    head_tiles = kv_heads * triton.cdiv(known["GROUP"], known["HEADS"])
+    known = _known(queries, keys, values, tiling, slots is None)
+    head_tiles = keys.shape[1] * triton.cdiv(known["GROUP"], known["HEADS"])
     splits = tiling.splits or _splits(
-        batch * head_tiles, tables.shape[1] * block_tokens, tiling, keys.device
+        batch * head_tiles, tables.shape[1] * known["ENTRY_TOKENS"], tiling, keys.device
     )
     new = {"dtype": torch.float32, "device": queries.device}
     output = torch.empty((batch, q_heads, value_dim), **new)
@@ -81,6 +83,7 @@ def attend(
         values,
         tables,
         counts,
+        tables if slots is None else slots,
         lengths,
         parts,
         sums,
@@ -109,7 +112,9 @@ def attend(
     return output
 
 
-def _known(queries: Any, keys: Any, values: Any, tiling: Tiling) -> dict[str, Any]:
+def _known(
+    queries: Any, keys: Any, values: Any, tiling: Tiling, whole_blocks: bool
+) -> dict[str, Any]:
     """What the kernel is compiled for: the model's sizes and types, and a program's tile."""
     import torch
     import triton
@@ -122,7 +127,8 @@ def _known(queries: Any, keys: Any, values: Any, tiling: Tiling) -> dict[str, An
         "GROUP": group,
         "HEAD_DIM": head_dim,
         "VALUE_DIM": value_dim,
-        "BLOCK_TOKENS": keys.shape[2],
+        "ENTRY_TOKENS": keys.shape[2] if whole_blocks else 1,
+        "SLOTS": not whole_blocks,
         "Q_HEADS": queries.shape[1],
         "HEADS": min(tiling.heads, max(16, triton.next_power_of_2(group))),
         "TILE": tiling.tokens,
@@ -160,6 +166,7 @@ def _attend(
     values,
     tables,
     counts,
+    slots,
     lengths,
     parts,
     sums,
@@ -177,7 +184,8 @@ def _attend(
     GROUP: constexpr,
     HEAD_DIM: constexpr,
     VALUE_DIM: constexpr,
-    BLOCK_TOKENS: constexpr,
+    ENTRY_TOKENS: constexpr,
+    SLOTS: constexpr,
     Q_HEADS: constexpr,
     HEADS: constexpr,
     TILE: constexpr,
@@ -198,14 +206,13 @@ def _attend(
         query, main, rest, of_heads, VALUE_DIM, HEAD_DIM, REST, ROUNDED, HELD
     )
     used = tl.load(lengths + session)
-    tiles = tl.cdiv(used * BLOCK_TOKENS, TILE)
+    tiles = tl.cdiv(used * ENTRY_TOKENS, TILE)
     share = tl.cdiv(tiles, SPLITS)
     top, total = tl.full([HEADS], float("-inf"), tl.float32), tl.zeros([HEADS], tl.float32)
     output = tl.zeros([HEADS, MAIN], tl.float32)
     for tile in range(split * share, tl.minimum((split + 1) * share, tiles)):
-        position = tile * TILE + tl.arange(0, TILE)
         there, block, token = _find_tokens(
-            tables, counts, session * width, position, used, BLOCK_TOKENS
+            tables, counts, slots, session * width, tile, used, ENTRY_TOKENS, SLOTS, TILE
         )
         row = keys + kv_head * key_head + block * key_block + token * key_token
         key = _read_rows(row, there, main, VALUE_DIM, ROUNDED, HELD)
@@ -259,12 +266,25 @@ def _read_query(
     return (q_main / unit).to(ROUNDED).to(HELD), (q_rest / unit).to(ROUNDED).to(HELD), unit
 
 
-def _find_tokens(tables, counts, row, position, used, BLOCK_TOKENS: constexpr) -> Any:
-    """Which of a session's positions hold a token, in which block of the pool, and where in it."""
-    entry = row + position // BLOCK_TOKENS
-    listed = position < used * BLOCK_TOKENS
-    token = position % BLOCK_TOKENS
+def _find_tokens(
+    tables,
+    counts,
+    slots,
+    row,
+    tile,
+    used,
+    ENTRY_TOKENS: constexpr,
+    SLOTS: constexpr,
+    TILE: constexpr,
+) -> Any:
+    """Which of a tile's positions hold a token, in which block of the pool, and where in it."""
+    position = tile * TILE + tl.arange(0, TILE)
+    entry = row + position // ENTRY_TOKENS
+    listed = position < used * ENTRY_TOKENS
+    token = position % ENTRY_TOKENS
     there = listed & (token < tl.load(counts + entry, listed, other=0))
+    if SLOTS:
+        token = tl.load(slots + entry, there, other=0)
     return there, tl.load(tables + entry, listed, other=0).to(tl.int64), token
 
 

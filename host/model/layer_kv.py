@@ -77,6 +77,12 @@ class LayerKv:
         return self.planes * self.kv_heads * self.head_dim
 
     @property
+    def token_top_k(self) -> int:
+        """The most tokens that the model reads in a step where it selects single ones; else 0."""
+        alone = self.tokens_per_entry == self.granule_entries == 1
+        return max(self.top_k, 0) if alone else 0
+
+    @property
     def has_entries(self) -> bool:
         """Whether it stores any: no recurrent layer does."""
         return self.form in ENTRIES

@@ -153,6 +153,13 @@ GEOMETRIES: dict[str, KvGeometry] = {
             block_tokens=16,
             source="no model: latents in blocks of one 4 KiB page, for tests",
         ),
+        KvGeometry(
+            "tiny-dsa",
+            6,
+            (LayerKv("mla", 1, 128, value_dim=112, rotary_dim=16, index_dim=16, top_k=64),) * 3,
+            block_tokens=16,
+            source="no model: tiny-mla whose layers read the best 64 tokens, for tests",
+        ),
     )
 }
 

@@ -172,7 +172,7 @@ def run(
     given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
     if model is None:
         given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions}
-        given["granule_tokens"] = granule_tokens
+        given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     run_model(
         link,
@@ -254,6 +254,19 @@ def _one_length(text: str) -> int:
             "give one, or --model",
         )
     return lengths[0]
+
+
+def _one_selection(text: str) -> int:
+    from offstage.testbeds.live.model.options import ALL_BLOCKS, parse_selections
+
+    chosen = parse_selections(text)
+    if len(chosen) > 1 or ALL_BLOCKS in chosen:
+        raise BadInput(
+            f"{text!r} for sessions that are drawn",
+            "--select-blocks",
+            "give one number, or --model",
+        )
+    return chosen[0]
 
 
 def _run_drawn(

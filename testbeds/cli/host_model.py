@@ -47,7 +47,10 @@ TextOption = Annotated[
 ]
 SelectOption = Annotated[
     str,
-    typer.Option("--select-blocks", help="blocks that a layer reads in a step; several: 16,64,all"),
+    typer.Option(
+        "--select-blocks",
+        help="blocks that a layer reads in a step; with --model several: 16,64,all",
+    ),
 ]
 SelectorOption = Annotated[
     str, typer.Option("--selector", help="scorer of blocks: quest, quest8, mean_key or mass")

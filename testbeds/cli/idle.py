@@ -108,7 +108,7 @@ IDLE = (
     Idle(
         "host run",
         (
-            *("text", "select_blocks", "pool_ratio", "dtype", "kv_dtype", "max_kl", "rope"),
+            *("text", "pool_ratio", "dtype", "kv_dtype", "max_kl", "rope"),
             *("generate", "predict", "ahead"),
         ),
         _lacks("model"),

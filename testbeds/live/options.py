@@ -120,6 +120,14 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 where,
                 f"select more than {self.sink_blocks + self.window_blocks} blocks",
             )
+        most = max(SELECT_BLOCKS, self.geometry.block_count(self.context_tokens))
+        if self.select_blocks > most:
+            raise BadInput(
+                f"k = {self.select_blocks} is more than the {most} blocks that "
+                f"{self.context_tokens} tokens of context fill",
+                where,
+                f"select at most {most}, or lengthen the context",
+            )
         if self.pool_ratio != 0 and not 1 <= self.pool_ratio <= POOL_RATIO_MAX:
             raise BadInput(
                 f"an HBM pool of {self.pool_ratio:g} selections",

@@ -151,7 +151,7 @@ def _grown(session: SessionPlan, context: Context, run_name: str) -> Callable[[i
 
 # What was run, for a report's header and footer.
 
-SCALED = ("demo", "tiny", "tiny-mla")
+SCALED = ("demo", "tiny", "tiny-mla", "tiny-dsa")
 """Geometries of no real model: small ones in place of one."""
 
 

@@ -14,13 +14,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
 
 NEEDS = ("numpy", "torch", "triton")
 SESSIONS, SELECTED, BLOCK_TOKENS = 64, 128, 64
+TOKENS = 2048
+"""Single tokens of a session, of SELECTED * BLOCK_TOKENS: index_topk of DeepSeek-V3.2."""
 
 
 @check(point=1, device="either", needs=NEEDS, limit_s=150)
 def attention_is_right(run: Run) -> dict[str, object]:
-    """Is paged attention dense softmax attention, for K and V and latents, in every type?"""
+    """Is paged attention dense softmax attention, in every type, over blocks and single tokens?"""
     import numpy as np
-    from gpu_cases import ERROR_MAX, Shape, attention_case, poisoned, relative_error
+    from gpu_cases import ERROR_MAX, Shape, attention_case, by_token, poisoned, relative_error
 
     random = np.random.default_rng()  # fresh inputs with every run; the seed is in the figures
     seed = int(random.integers(1 << 30))
@@ -40,10 +42,11 @@ def attention_is_right(run: Run) -> dict[str, object]:
         worst = 0.0
         for shape in shapes:
             for widths in many:
-                case = attention_case(shape, value_type, widths, seed)
-                with poisoned():
-                    found = case.run(run.device)
-                worst = max(worst, relative_error(found, case.expected()))
+                whole = attention_case(shape, value_type, widths, seed)
+                for case in (whole, by_token(whole, 20 if run.interpret else 300, seed)):
+                    with poisoned():
+                        found = case.run(run.device)
+                    worst = max(worst, relative_error(found, case.expected()))
         assert worst < limit, f"{value_type}: error {worst:.3g}, seed {seed}"
         errors[f"error_{value_type}"] = worst
     return {**errors, "seed": seed}
@@ -155,16 +158,34 @@ def _pool(value_type: str, latent: bool) -> tuple[Any, ...]:
     return keys, values, tables, counts, torch.full_like(tables[:, 0], SELECTED)
 
 
-def _attention_figures(run: Run, value_type: str, latent: bool) -> dict[str, object]:
+def _single(pool: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """The same pool by `TOKENS` single tokens of each session, scattered over its blocks; and their
+    slots."""
+    import torch
+
+    keys, values, tables, *_ = pool
+    drawn = [torch.randperm(SELECTED * BLOCK_TOKENS)[:TOKENS] for _ in range(SESSIONS)]
+    places = torch.stack(drawn).cuda()
+    blocks = tables.gather(1, places // BLOCK_TOKENS)
+    counts, lengths = torch.ones_like(blocks), torch.full_like(tables[:, 0], TOKENS)
+    return (keys, values, blocks, counts, lengths), (places % BLOCK_TOKENS).int()
+
+
+def _attention_figures(
+    run: Run, value_type: str, latent: bool, single: bool = False
+) -> dict[str, object]:
     import torch
     from gpu_timing import copy_rate, seconds_of
 
     from offstage.host.gpu.attention import Tiling, attend, tiling_of
 
-    pool = _pool(value_type, latent)
+    pool, slots = _pool(value_type, latent), None
     keys = pool[0]
     queries = torch.randn((SESSIONS, 128 if latent else 32, keys.shape[3]), device="cuda")
     read_bytes = keys.numel() * keys.element_size() * (1 if latent else 2)
+    if single:
+        pool, slots = _single(pool)
+        read_bytes = read_bytes * TOKENS // (SELECTED * BLOCK_TOKENS)
     roof = copy_rate(1 << 30)
     first = tiling_of(keys.shape[3], keys.element_size())
     tried = {"as chosen": first}
@@ -175,7 +196,9 @@ def _attention_figures(run: Run, value_type: str, latent: bool) -> dict[str, obj
     seconds: dict[str, float] = {}
     for name, tiling in tried.items():
         try:
-            seconds[name] = seconds_of(lambda tiling=tiling: attend(queries, *pool, tiling=tiling))
+            seconds[name] = seconds_of(
+                lambda tiling=tiling: attend(queries, *pool, slots=slots, tiling=tiling)
+            )
         except Exception as error:  # skip a tiling that does not fit the device
             if "resource" not in str(error).lower():
                 raise
@@ -208,6 +231,12 @@ def attention_bandwidth_float8(run: Run) -> dict[str, object]:
 def attention_bandwidth_latent(run: Run) -> dict[str, object]:
     """How near to the copy bandwidth does attention over latents come, at 128 query heads?"""
     return _attention_figures(run, "bfloat16", latent=True)
+
+
+@check(point=1, kind="bench", needs=NEEDS, limit_s=90)
+def attention_bandwidth_tokens(run: Run) -> dict[str, object]:
+    """How near to the copy bandwidth does attention over scattered single latents come?"""
+    return _attention_figures(run, "bfloat16", latent=True, single=True)
 
 
 @check(point=1, kind="bench", needs=NEEDS, limit_s=60)

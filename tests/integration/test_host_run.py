@@ -15,6 +15,7 @@ from against_schema import checked
 from damaged import damage_fetches, damage_store
 
 from offstage.bindings.errors import RunFailed
+from offstage.host.attention import numpy_kernel
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 from offstage.testbeds.cli import run
@@ -28,10 +29,13 @@ STEPS = 40
 WAIT_S = 120.0
 
 
-def start(folder: Path, layers: int = 2, storage: dict[str, Any] | None = None) -> Any:
+def start(
+    folder: Path, layers: int = 2, storage: dict[str, Any] | None = None, granule_tokens: int = 0
+) -> Any:
     """A daemon with the tiny geometry and its blocks on an emulated drive in memory."""
     sections = {
-        "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
+        "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16}
+        | {"granule_tokens": granule_tokens},
         "storage": storage or {"backend": "emulated", "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
@@ -158,6 +162,37 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
     assert found[0]["demands_by_step"] == found[1]["demands_by_step"]
 
 
+@pytest.mark.parametrize("granule_tokens", [0, 4])
+def test_a_model_that_selects_tokens_reads_them_out_of_the_tiers_blocks(
+    granule_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Does a model with DSA fetch blocks, or granules, and attend to its top k tokens alone? The
+    same latents without DSA make the same demands and are attended whole; sampled outputs equal
+    dense attention in float64 over the same tokens."""
+    tokens: dict[str, set[int]] = {"tiny-mla": set(), "tiny-dsa": set()}
+    decode = numpy_kernel.decode
+
+    def watched(*given: Any) -> Any:
+        tokens[given[4].name].add(int(given[3].sum(axis=1).max()))
+        return decode(*given)
+
+    monkeypatch.setattr(numpy_kernel, "decode", watched)
+    words, found = ["--selector", "mass", "--steps", "9", "--select-blocks", "20"], []
+    words += ["--granule-tokens", str(granule_tokens)] if granule_tokens else []
+    storage = {"backend": "emulated", "size": "64MiB", "lba": "512"}
+    with start(tmp_path, 3, storage, granule_tokens) as tier:
+        for name in tokens:
+            begin_cold(tier, prefetchers="window,ema", eviction="score")
+            out = tmp_path / name
+            assert run(words_of(tier, *words, "--geometry", name, "--out", str(out))) == 0
+            (one,) = json.loads((out / "summary.json").read_text())["runs"]
+            assert one["blocks_verified"] >= one["demands"] > 0 and one["blocks_corrupt"] == 0
+            assert one["attention_checked"] > 0 and one["attention_error_max"] < 1e-4
+            found.append(one)
+    assert found[0]["demands_by_step"] == found[1]["demands_by_step"]
+    assert tokens["tiny-dsa"] == {64} and 16 * 19 < min(tokens["tiny-mla"]) <= 16 * 20
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -172,6 +207,8 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
         (["--trace", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["--selector", "quest9"], ["did you mean 'quest'?"]),
         (["--steps", "0"], ["steps = 0", "host run"]),
+        (["--select-blocks", "8,16"], ["'8,16' for sessions that are drawn", "give one number"]),
+        (["--select-blocks", "257"], ["257 is more than the 256 blocks", "at most 256"]),
         (["--fabric", "rdma"], ["--fabric"]),
         (["--out", "file/out"], ["give another --out"]),
         (["--endpoint", "nonsense"], ["nonsense", "endpoint"]),

@@ -17,6 +17,7 @@ __all__ = [
     "AttentionCase",
     "Shape",
     "attention_case",
+    "by_token",
     "numbers_of",
     "poisoned",
     "relative_error",
@@ -58,6 +59,7 @@ class AttentionCase:
     counts: Any
     lengths: Any
     scales: tuple[float, float]
+    slots: Any = None
 
     def run(self, device: str, **options: Any) -> Any:
         """The kernel's output, brought to host memory."""
@@ -66,8 +68,10 @@ class AttentionCase:
         pool = self.keys.to(device)
         values = pool[..., : self.values.shape[3]] if self.latent else self.values.to(device)
         moved = (one.to(device) for one in (self.tables, self.counts, self.lengths))
-        scales = {"key_scale": self.scales[0], "value_scale": self.scales[1]}
-        return attend(self.queries.to(device), pool, values, *moved, **scales, **options).cpu()
+        options |= {"key_scale": self.scales[0], "value_scale": self.scales[1]}
+        if self.slots is not None:
+            options["slots"] = self.slots.to(device)
+        return attend(self.queries.to(device), pool, values, *moved, **options).cpu()
 
     @property
     def latent(self) -> bool:
@@ -78,15 +82,18 @@ class AttentionCase:
         batch, q_heads, head_dim = self.queries.shape
         group = q_heads // self.keys.shape[1]
         output = torch.zeros(batch, q_heads, self.values.shape[3], dtype=torch.float64)
+        begins = torch.zeros_like(self.tables) if self.slots is None else self.slots
         for session in range(batch):
+            rows = (one[session].tolist() for one in (self.tables, begins, self.counts))
             entries = [
-                (int(block), int(count))
-                for block, count in zip(self.tables[session], self.counts[session], strict=True)
-            ][: int(self.lengths[session])]
-            if not any(count for _, count in entries):
+                (block, slice(begin, begin + count))
+                for block, begin, count in list(zip(*rows, strict=True))[: self.lengths[session]]
+                if count
+            ]
+            if not entries:
                 continue
             keys, values = (
-                torch.cat([pool[block, :, :count] for block, count in entries if count], 1).double()
+                torch.cat([pool[block, :, tokens] for block, tokens in entries], 1).double()
                 for pool in (self.keys.float(), self.values.float())
             )
             for head in range(q_heads):
@@ -94,6 +101,34 @@ class AttentionCase:
                 weights = torch.softmax(logits * self.scales[0] * head_dim**-0.5, 0)
                 output[session, head] = weights @ values[head // group] * self.scales[1]
         return output
+
+
+def by_token(case: AttentionCase, tokens: int, seed: int) -> AttentionCase:
+    """The same with up to so many of each session's tokens, one an entry and in any order; some
+    entries have none. What is not selected any more is NaN."""
+    random = np.random.default_rng(seed)
+    tables = torch.full((len(case.tables), max(1, tokens)), 1 << 30, dtype=torch.int32)
+    slots, counts = torch.full_like(tables, 1 << 30), torch.zeros_like(tables)
+    lengths = torch.zeros_like(case.lengths)
+    read = torch.zeros((len(case.keys), case.keys.shape[2]), dtype=torch.bool)
+    for session, used in enumerate(case.lengths.tolist()):
+        entries = zip(case.tables[session].tolist(), case.counts[session].tolist(), strict=True)
+        there = [(block, slot) for block, n in list(entries)[:used] for slot in range(n)]
+        for at, place in enumerate(random.permutation(len(there))[:tokens]):
+            lengths[session] = at + 1
+            if random.random() < 0.1:
+                continue
+            tables[session, at], slots[session, at] = there[place]
+            counts[session, at] = 1
+            read[there[place]] = True
+    pools = []
+    for pool in (case.keys,) if case.latent else (case.keys, case.values):
+        spoiled = torch.where(read[:, None, :, None], pool.float(), torch.nan)
+        pools.append(spoiled.to(pool.dtype))
+    values = pools[-1][..., : case.values.shape[3]]
+    return AttentionCase(
+        case.queries, pools[0], values, tables, counts, lengths, case.scales, slots
+    )
 
 
 def attention_case(

@@ -74,7 +74,7 @@ class Compiler:
 
 
 def attention_shapes() -> None:
-    """Llama's and DeepSeek's layers, as the launcher tiles them."""
+    """Llama's and DeepSeek's layers, as the launcher tiles them; blocks, and single tokens."""
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         keys = torch.empty((8, 8, 64, 128), dtype=dtype)
         latent = torch.empty((8, 1, 64, 576), dtype=dtype)
@@ -86,7 +86,8 @@ def attention_shapes() -> None:
         ):
             tiling = attention.tiling_of(pool.shape[3], pool.element_size(), splits=8)
             given = torch.empty(shape), pool, values, tables, tables, lengths
-            attention.attend(*given, tiling=tiling)
+            for slots in (None, tables):
+                attention.attend(*given, slots=slots, tiling=tiling)
 
 
 def selection_shapes() -> None:

@@ -40,6 +40,7 @@ class Case:
     indices: list[npt.NDArray[np.int32]]
     counts: list[npt.NDArray[np.int32]]
     layer: int = 0
+    slots: list[npt.NDArray[np.int32]] | None = None
 
     def blocks(self, storage: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
         """The pool as this layer sees it, in place."""
@@ -55,7 +56,8 @@ class Case:
         counts = block_tables(case.counts)
         tables = np.where(counts > 0, block_tables(case.indices), PADDING).astype(np.int32)
         given = arrays.from_host(case.queries), arrays.from_host(case.storage)
-        output = kernel(name)(*given, tables, counts, case.kind, case.layer)
+        slots = None if case.slots is None else block_tables(case.slots)
+        output = kernel(name)(*given, tables, counts, case.kind, case.layer, slots)
         assert type(output) is type(given[1]), "the output stays in the library's own array"
         return arrays.to_host(output)
 
@@ -91,6 +93,21 @@ def make_case(
     head_dim = kind.layers[layer].head_dim
     queries = 3 * random.standard_normal((len(blocks), kind.q_heads, head_dim), dtype=np.float32)
     return Case(kind, queries, storage, indices, counts, layer)
+
+
+def by_token(case: Case, share: float, seed: int) -> Case:
+    """The same with a share of its tokens, in any order, each an entry of its own."""
+    random = np.random.default_rng(seed)
+    indices, slots = [], []
+    for own, counts in zip(case.indices, case.counts, strict=True):
+        places = [(i, slot) for i, n in zip(own, counts, strict=True) for slot in range(n)]
+        chosen = [place for place in places if random.random() < share]
+        random.shuffle(chosen)
+        taken = np.array(chosen, np.int32).reshape(-1, 2)
+        indices.append(taken[:, 0])
+        slots.append(taken[:, 1])
+    counts = [np.ones_like(one) for one in slots]
+    return replace(case, indices=indices, counts=counts, slots=slots)
 
 
 CASES = st.builds(
@@ -192,9 +209,53 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
 
 
 @pytest.mark.parametrize("name", ["reference", *FAST])
+@settings(deadline=None, max_examples=30)
+@given(case=CASES, share=st.sampled_from([0.0, 0.05, 0.5, 1.0]), seed=st.integers(0, 99))
+def test_single_tokens_are_read_and_no_others(
+    name: str, case: Case, share: float, seed: int
+) -> None:
+    """Is a selection of tokens softmax attention over them, in float64, whatever stands beside
+    them in their blocks? Few, none, one or all; several of a block, in any order."""
+    chosen = by_token(case, share, seed)
+    assert chosen.slots is not None
+    spoiled = case.storage.copy()
+    view, rows = chosen.blocks(spoiled), chosen.blocks(case.storage)
+    read = np.zeros((len(view), view.shape[3]), np.bool_)
+    for indices, slots in zip(chosen.indices, chosen.slots, strict=True):
+        read[indices, slots] = True
+    view.transpose(0, 3, 1, 2, 4)[~read] = np.nan
+    output = chosen.run(name, storage=spoiled)
+    group = case.kind.q_heads // view.shape[2]
+    for session, (indices, slots) in enumerate(zip(chosen.indices, chosen.slots, strict=True)):
+        tokens = rows[indices, :, :, slots].astype(np.float64).repeat(group, axis=2)
+        logits = np.einsum("hd,thd->ht", case.queries[session], tokens[:, 0])
+        raw = np.exp(logits / np.sqrt(view.shape[4]))
+        values = tokens[:, -1, :, : case.kind.value_dim(case.layer)]
+        expected = np.einsum("ht,thd->hd", raw, values)
+        expected /= np.maximum(raw.sum(1), 1e-300)[:, None]
+        np.testing.assert_allclose(output[session], expected, atol=2e-5)
+    if share == 1.0:
+        np.testing.assert_allclose(output, case.run(name), atol=2e-5)
+
+
+def test_all_tokens_in_order_are_the_same_bits_as_their_blocks() -> None:
+    """The oracle makes no difference between a block and its tokens one by one."""
+    case = make_case(2, 4, 16, 32, [9, 0, 3], 5)
+    chosen = by_token(case, 1.0, 0)
+    assert chosen.slots is not None
+    indices, slots = [], []
+    for own, counts in zip(case.indices, case.counts, strict=True):
+        indices.append(own.repeat(counts))
+        slots.append(np.concatenate([np.arange(n, dtype=np.int32) for n in (*counts, 0)]))
+    chosen = replace(chosen, indices=indices, slots=slots)
+    assert (chosen.run("reference") == case.run("reference")).all()
+
+
+@pytest.mark.parametrize("name", ["reference", *FAST])
 @pytest.mark.parametrize("value_type", ["bfloat16", "float32"])
 def test_how_numbers_are_stored_changes_nothing(name: str, value_type: ValueType) -> None:
-    """Numbers that every type represents exactly give the same bits whichever type stores them."""
+    """Numbers that every type represents exactly give the same bits whichever type stores them,
+    over blocks and over single tokens."""
     case = make_case(2, 4, 16, 32, [9, 0, 3], 5)
     rows = case.blocks(case.storage)
     rows[...] = (rows * 8).round() / 8  # exact in both float16 and bfloat16
@@ -207,7 +268,8 @@ def test_how_numbers_are_stored_changes_nothing(name: str, value_type: ValueType
     assert content.shape[1] == kind.block_bytes(0)
     storage = np.full((len(rows), content.shape[1] + 64), 255, np.uint8)
     storage[:, : content.shape[1]] = content
-    assert (case.run(name, kind=kind, storage=storage) == case.run(name)).all()
+    for one in (case, by_token(case, 0.5, 1)):
+        assert (one.run(name, kind=kind, storage=storage) == one.run(name)).all()
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="pip install '.[triton]'")
 pytest.importorskip("triton", reason="pip install '.[triton]'")
 
-from gpu_cases import ERROR_MAX, Shape, attention_case, poisoned, relative_error
+from gpu_cases import ERROR_MAX, Shape, attention_case, by_token, poisoned, relative_error
 
 from offstage.bindings.errors import BadInput
 from offstage.host.attention import block_tables, kernel
@@ -77,16 +77,31 @@ def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: st
     widths=st.lists(st.integers(0, 6), min_size=1, max_size=3),
     seed=st.integers(0, 999),
     splits=st.integers(0, 2),
+    tokens=st.sampled_from([None, 0, 1, 40]),
 )
 def test_attention_of_any_shape(
-    shape: Shape, value_type: str, widths: list[int], seed: int, splits: int
+    shape: Shape, value_type: str, widths: list[int], seed: int, splits: int, tokens: int | None
 ) -> None:
+    """Over whole blocks, and over single tokens of them: none, one, many."""
     if shape.latent:
         shape = replace(shape, kv_heads=1)
     case = attention_case(shape, value_type, widths, seed)
+    if tokens is not None:
+        case = by_token(case, tokens, seed)
     with poisoned():
         found = case.run("cpu", tiling=Tiling(tokens=16, splits=splits))
     assert relative_error(found, case.expected()) < ERROR_MAX[value_type]
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=["K and V", "latent"])
+def test_single_tokens_are_softmax_attention(shape: Shape, splits: int) -> None:
+    """Out of blocks whose other tokens are NaN, whatever the split between programs."""
+    case = by_token(attention_case(shape, "bfloat16", [7, 0, 3], 3), 90, 4)
+    with poisoned():
+        found = case.run("cpu", tiling=Tiling(tokens=16, heads=16, splits=splits))
+    assert relative_error(found, case.expected()) < ERROR_MAX["bfloat16"]
+    assert not found[1].any(), "a session without blocks gets zeros"
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=["K and V", "latent"])
@@ -124,7 +139,7 @@ def test_sixty_four_sessions_of_mixed_length() -> None:
 
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None:
-    """Pool, tables and counts are as the decoder gives them, with padding; float8 too."""
+    """Pool, tables, counts and slots are as the decoder gives them, with padding; float8 too."""
     import torch
 
     kind = replace(
@@ -147,6 +162,11 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
         dim = kind.layers[layer].head_dim
         queries = random.standard_normal((3, kind.q_heads, dim), np.float32)
         given = (tables, counts, kind, layer)
+        found = kernel("triton")(torch.from_numpy(queries), storage, *given)
+        expected = kernel("reference")(queries, storage.numpy(), *given)
+        assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]
+        slots = random.integers(0, 16, tables.shape).astype(np.int32)
+        given = tables, np.minimum(counts, 1), kind, layer, slots
         found = kernel("triton")(torch.from_numpy(queries), storage, *given)
         expected = kernel("reference")(queries, storage.numpy(), *given)
         assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from offstage.bindings.errors import BadInput
 from offstage.host.model.geometry import KvGeometry, LayerKv
 from offstage.host.model.models import geometry
-from offstage.host.selection import SELECTORS, ScoreQuantizer, ScoreScale, quantize, select
+from offstage.host.selection import (
+    SELECTORS,
+    Mass,
+    ScoreQuantizer,
+    ScoreScale,
+    best_tokens,
+    quantize,
+    select,
+)
 from offstage.host.selection import selector as make_selector
 
 
@@ -82,6 +90,31 @@ def test_mass_is_the_attention_that_falls_on_a_block(
     weights /= weights.sum(axis=(0, 2), keepdims=True)
     expected = weights.sum(axis=2).mean(axis=1)
     np.testing.assert_allclose(np.exp(mass.scores(query)), expected, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(kind=SHAPES, blocks=st.integers(1, 9), top_k=st.integers(1, 60), seed=st.integers(0, 99))
+def test_the_best_tokens_are_those_of_greatest_attention(
+    kind: KvGeometry, blocks: int, top_k: int, seed: int
+) -> None:
+    """The weights are the softmax over the chosen blocks alone; the best are a plain sort's, and
+    all where there are no more; none is a token that is not there."""
+    keys, query = material(kind, blocks + 2, seed)
+    mass = Mass(kind)
+    mass.write(0, keys[:-1])
+    mass.append(blocks + 1, keys[-1][:, :4])
+    ordinals = np.arange(2, blocks + 2, dtype=np.int32)
+    counts = np.array([6] * (blocks - 1) + [4], np.int32)
+    raw = np.exp(dots(kind, keys, query)[2:] / np.sqrt(keys.shape[3]))
+    raw[-1, :, 4:] = 0.0
+    expected = (raw / raw.sum(axis=(0, 2), keepdims=True)).mean(axis=1)
+    weights = mass.weights(query, ordinals)
+    np.testing.assert_allclose(weights, expected, rtol=1e-3, atol=1e-9)
+    rows, slots = best_tokens(weights, counts, top_k)
+    there = [(r, s) for r in range(blocks) for s in range(counts[r])]
+    ranked = sorted(there, key=lambda place: (-weights[place], place))
+    assert list(zip(rows, slots, strict=True)) == sorted(ranked[:top_k])
+    assert rows.size == min(top_k, len(there))
 
 
 @pytest.mark.parametrize("name", SELECTORS)

@@ -4,8 +4,9 @@ Model: a read's service is from the moment the storage had it until the reactor 
 includes the wait until the reactor looks, at most from POLLED on (`struct ofs_moment`); the wait
 behind other ends of the same look, and the core's own work, come after it and are not part of it.
 Processor time is of turns that nothing interrupted, against the work that they did; those that
-wrote a prefill are left out. A read that finds the drive idle wakes it, and on a virtual one the
-processor leaves the machine for that: ten times what a read costs that joins others.
+wrote a prefill, and those far over what their work costs, are left out. A read that finds the drive
+idle wakes it, and on a virtual one the processor leaves the machine for that: ten times what a read
+costs that joins others.
 
 What can fail: `BadInput` for a recording without moments, or with a hole in them.
 """
@@ -54,6 +55,9 @@ by when other work has the caches; `cold_scores`: the scores of these."""
 COSTS = ("command", "demand", "score", "read", "publish", "start", "wake", "cold", "cold_score")
 """What each of these costs, as parameters of a preset's [cores]."""
 REST_NS = 1_000_000
+EXCESS_NS, ROUNDS = 100_000, 30
+"""A turn so much over what its work costs was interrupted from outside: by the host of a virtual
+machine, which takes a processor for 100 to 250 us and which no clock of the guest shows."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,30 @@ class Samples:
         turns."""
         if not len(self.turns):
             return {}
+        did, took, calm = self._calm
+        return dict(zip(WORK, cost_of(did[calm], took[calm]), strict=True))
+
+    @property
+    def interrupted(self) -> float:
+        """Share of the turns' processor time in those that were interrupted from outside, which the
+        costs leave out; 0 without turns."""
+        _, took, calm = self._calm
+        return float(took[~calm].sum() / took.sum()) if len(took) else 0.0
+
+    @cached_property
+    def _calm(
+        self,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Work [turns, kinds] and time of all turns, and which of them nothing interrupted."""
         did = np.stack([_did(self.turns, name) for name in WORK], 1).astype(np.float64)
         took = self.turns["at_ns"][:, : len(PHASES)].sum(1).astype(np.float64)
-        return dict(zip(WORK, cost_of(did, took), strict=True))
+        calm = np.ones(len(took), bool)
+        for _ in range(ROUNDS if len(took) else 0):
+            again = took - did @ _least_squares(did[calm], took[calm]) <= EXCESS_NS
+            if (again == calm).all():
+                break
+            calm = again
+        return did, took, calm
 
     @property
     def cpu_ns(self) -> float:

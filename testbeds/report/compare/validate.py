@@ -68,18 +68,25 @@ class Validation(msgspec.Struct, kw_only=True):
     """Figures that were neither missed nor met: no verdict is possible."""
     workloads: dict[str, str]
     """Workload, arm and drive, by the name of a group of runs in the tables."""
+    interrupted_percent: float
+    """Of the reactor's processor time in the runs that were fitted: turns so far over what their
+    work costs that something outside interrupted them. The fit leaves them out."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table of figures as text; of the structure only what is wrong."""
         return [_figure_row(one) for one in self.judged if not _exact(one)]
 
     def structure(self) -> str:
-        """What the rung of the structure says, in a line."""
+        """What the rung of the structure says, and what the fit left out, a line each."""
         runs = {one.run for one in self.judged if one.figure.startswith(STRUCTURE)}
         wrong = {one.run for one in self.judged if one.figure.startswith(STRUCTURE)} - {
             one.run for one in self.judged if _exact(one)
         }
-        return f"structure: exact in {len(runs) - len(wrong)} of {len(runs)} runs that were fitted"
+        return (
+            f"structure: exact in {len(runs) - len(wrong)} of {len(runs)} runs that were fitted\n"
+            f"interrupted from outside, and left out: {self.interrupted_percent:.1f} % of the "
+            "reactor's processor time"
+        )
 
     def stage_rows(self) -> list[tuple[str, ...]]:
         """The table of stages as text."""
@@ -133,7 +140,8 @@ def validate(
     ]
     if noisy and status == "calibrated":
         status = "not measurable here"
-    return _found(where, preset, rungs + judged, stages, status, workloads), (
+    left_out = 100 * pooled([read_samples(run.path) for run in fits]).interrupted
+    return _found(where, preset, rungs + judged, stages, status, workloads, left_out), (
         msgspec.structs.replace(preset, calibrated=status == "calibrated")
     )
 
@@ -175,6 +183,7 @@ def _found(
     stages: list[StageError],
     status: Status,
     workloads: dict[str, str],
+    interrupted_percent: float,
 ) -> Validation:
     missed = {one.run: one.figure for one in judged if one.verdict == "missed"}
     met = {one.figure for one in judged if one.verdict == "met"}
@@ -194,6 +203,7 @@ def _found(
         off="structure" if broken else worst.stage if worst else "",
         unseen=[one.text for one in FIGURES if one.text not in met],
         workloads=workloads,
+        interrupted_percent=interrupted_percent,
     )
 
 

@@ -93,6 +93,21 @@ def test_runs_tell_apart_what_one_cannot(run: tuple[Trace, Samples]) -> None:
     assert both.work == {name: 2 * done for name, done in run[1].work.items()}
 
 
+def test_what_interrupts_a_turn_from_outside_is_no_cost(run: tuple[Trace, Samples]) -> None:
+    """One turn in seven is held up by 150 us, which no clock of the guest shows: the costs are
+    those of the others, and the share that was left out is said."""
+    whole = run[1]
+    turns = whole.turns.copy()
+    turns["at_ns"][::7, 0] += 150_000
+    held = replace(whole, turns=turns)
+    assert whole.interrupted == 0.0
+    for name, cost in held.costs.items():
+        assert cost.value == pytest.approx(whole.costs[name].value, rel=0.02, abs=1.0)
+    extra = 150_000 * len(turns[::7])
+    took = turns["at_ns"][:, :4].sum()
+    assert extra / took < held.interrupted < 1.5 * extra / took
+
+
 def test_a_cost_is_never_below_zero_and_has_its_interval() -> None:
     draw = np.random.default_rng(3)
     work = np.stack([np.ones(400), draw.integers(0, 9, 400)], 1)

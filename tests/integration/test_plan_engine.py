@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from live_daemon import started
+from tiny_llama import TINY
 
 from offstage.host.connectors import lmcache, sglang, vllm
 from offstage.host.connectors.objects import ObjectClient, State
@@ -19,23 +20,12 @@ from offstage.host.endpoint import Endpoint
 from offstage.host.values import Values
 
 USERS, CONTEXT = 3, 1024
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "vocab_size": 256,
-}
 
 
 def planned(folder: Path, engine: str) -> dict[str, Any]:
     """What the command prints; its files are in `folder`. The model has weights too."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(TINY))
     (folder / "model.safetensors").write_bytes(os.urandom(4096))
     words = ["plan", "--engine", engine, "--model", str(folder / "config.json")]
     words += ["--users", str(USERS), "--context", str(CONTEXT), "--turns", "4"]

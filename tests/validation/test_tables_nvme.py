@@ -57,9 +57,9 @@ OTHER = SCHEDULED | {
     "link_bytes_per_s": 4 * 10**9 * 128 // 156,
 }
 DRIVES = {"first": SCHEDULED, "other": OTHER}
-FASTER = {1: (0.99, 1.01), 4: (1.0, 1.16), 16: (1.02, 1.38), 64: (1.12, 1.40), 128: (1.12, 1.43)}
+FASTER = {1: (0.99, 1.01), 4: (1.0, 1.16), 16: (1.02, 1.38), 64: (1.12, 1.40), 128: (1.12, 1.40)}
 """Ours over MQSim's, minimum and maximum, by queue depth: a drive without schedulers."""
-ROUNDS = 4000
+ROUNDS, MANY_ROUNDS = 4000, 40_000  # of a drive with schedulers, and of one without
 SPAN_BYTES = 64 << 30
 
 
@@ -147,13 +147,15 @@ def closed_figures() -> dict[tuple[int, int, int], float]:
     return found
 
 
-def closed(params: dict[str, int], size_kib: int, depth: int, read_percent: int) -> float:
+def closed(
+    params: dict[str, int], size_kib: int, depth: int, read_percent: int, rounds: int = ROUNDS
+) -> float:
     """GB/s of a closed loop at that depth, with its first fifth as warm-up."""
     model, size = NvmeModel(params), size_kib * 1024
-    _, offsets, writes = trace("random", size, read_percent, 1.0, ROUNDS + depth, 1)
+    _, offsets, writes = trace("random", size, read_percent, 1.0, rounds + depth, 1)
     inside: list[int] = []  # ends that are known
     ends: list[int] = []
-    for index in range(ROUNDS + depth):
+    for index in range(rounds + depth):
         now_ps = 0
         if index >= depth:
             while not inside:
@@ -184,5 +186,12 @@ def test_a_drive_without_schedulers_is_faster_by_what_the_page_says(
 ) -> None:
     """How far off is a drive that reserves its time at the request, as the presets do?"""
     low, high = FASTER[depth]
-    rate = closed(PARAMS, size_kib, depth, read_percent)
+    rate = closed(PARAMS, size_kib, depth, read_percent, MANY_ROUNDS)
     assert low <= rate / closed_figures()[size_kib, depth, read_percent] <= high
+
+
+@pytest.mark.parametrize("depth", [16, 64])
+def test_its_write_ends_in_the_buffer_and_the_simulators_in_the_flash(depth: int) -> None:
+    """At 30 % writes MQSim waits for programs, and a drive that buffers does not: it is at least
+    twice as fast."""
+    assert closed(PARAMS, 16, depth, 70) > 2 * closed_figures()[16, depth, 70]

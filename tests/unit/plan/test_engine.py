@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiny_llama import TINY
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import parse_size
@@ -32,17 +33,6 @@ from offstage.testbeds.prices import catalog
 PRESETS = Path(__file__).resolve().parents[3] / "testbeds/presets"
 TOKEN_BYTES = 131_072  # of llama-3-8b
 SMALL = {"model": "llama-3-8b", "users": 8, "context": "32K"}
-TINY = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "vocab_size": 256,
-}
 
 
 def planned(**words: Any) -> EnginePlan:

@@ -1,7 +1,7 @@
 /*
  * Stage timers of the host: one in OFS_STAGE_STRIDE is timed, but all with a device in dilated
  * time, which counts where its software was too slow; see driver.h. A recording times all commands
- * too, but not all copies: to read the clock around each takes 7 to 10 % of a fetch of 32 KiB
+ * too, but not all copies: to read the clock around each takes 5 to 10 % of a fetch of 32 KiB
  * blocks.
  */
 #include "driver/internal.h"

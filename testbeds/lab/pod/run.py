@@ -1,22 +1,24 @@
 """Run one point: all requests of a trace over hosts and a pod, in virtual time, from a seed.
 
-A host takes a request (`host.decode.schedule`), reads the part of its prefix that is in the pod and
-not in the host's HBM pool, computes the rest one request after another, and decodes requests
-concurrently at a fixed pace. A request's blocks are in HBM for later requests from the time that it
-is taken (`router`), and in the pod from the time that they are put. Answers are put as part of the
-next turn's prompt.
+A host takes a request (`host.decode.schedule`), retrieves what the pod has of it and the host's HBM
+pool has not, at once or when it has computed the requests before (`retrieve`), computes the rest
+one request after another, and decodes requests concurrently at a fixed pace. A request's blocks are
+in HBM for later requests from the time that it is taken (`router`), and in the pod from the time
+that they are put. Answers are put as part of the next turn's prompt.
 
 Order of events at one time: faults, ends, arrivals. Integers throughout, so that a point gives the
 same result on every machine.
 """
 
 import heapq
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.decode.schedule import Rule
+from offstage.testbeds.lab.pod.drives import Ends, Fates
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
@@ -46,6 +48,9 @@ class Ran:
     span_ns: int
     copies: int
     """Copies of shards at the end, homes not counted."""
+    ends: Ends
+    fates: Fates
+    drive_bytes: int
 
 
 def run_point(spec: PodSpec, point: Point) -> Ran:
@@ -72,7 +77,13 @@ class _Run:
         self.router = Router(rule, requests, kept, spec.active, spec.waiting)
         self.rows = self.router.rows
         self.free_ns = np.zeros(hosts, np.int64)
-        """Time at which each host has computed all its requests."""
+        """Time at which each host has computed the requests that it has retrieved."""
+        self.queued: list[deque[Taken]] = [deque() for _ in range(hosts)]
+        """Requests of each host that wait until the ones before are computed."""
+        self.queued_tokens = np.zeros(hosts, np.int64)
+        """Their tokens that the host's pool has not."""
+        self.computing: dict[int, NDArray[np.bool_]] = {}
+        """The blocks that each request's host computes."""
         self.events: list[tuple[int, int, int]] = []
         self.fault_ns = round(spec.fault_at * int(requests.arrival_ns[-1])) if len(requests) else 0
 
@@ -100,6 +111,7 @@ class _Run:
             if kind != COMPUTED:
                 self._begin(now_ns)
         tier = self.tier
+        tier.close(now_ns)
         return Ran(
             self.rows,
             self.fault_ns,
@@ -112,6 +124,9 @@ class _Run:
             tier.deadlines,
             now_ns,
             tier.copies.held,
+            tier.ends,
+            tier.fates,
+            tier.drive_bytes,
         )
 
     def _fault_times(self) -> list[int]:
@@ -142,28 +157,59 @@ class _Run:
 
     def _begin(self, now_ns: int) -> None:
         """Assign waiting requests to hosts with a free place."""
-        rate = self.spec.prefill_tokens_per_s
         while True:
-            ahead = np.maximum(0, self.free_ns - now_ns) * rate // 10**9
-            taken = self.router.begin(now_ns, ahead)
+            taken = self.router.begin(now_ns, self._ahead(now_ns))
             if taken is None:
                 return
-            self._take(taken, now_ns)
+            if self.spec.retrieve == "taken":
+                self._retrieve(taken, now_ns)
+            else:
+                self._queue(taken, now_ns)
 
-    def _take(self, taken: Taken, now_ns: int) -> None:
+    def _ahead(self, now_ns: int) -> NDArray[np.int64]:
+        """Tokens that each host must compute; of queued requests all that its pool has not."""
+        rate = self.spec.prefill_tokens_per_s
+        computing: NDArray[np.int64] = np.maximum(0, self.free_ns - now_ns) * rate // 10**9
+        return computing + self.queued_tokens
+
+    def _queue(self, taken: Taken, now_ns: int) -> None:
+        host, blocks = taken.host, self.requests.of(taken.request)
+        if self.spec.hints == "deadline" and taken.kept < len(blocks):
+            ahead = int(self._ahead(now_ns)[host])
+            due_ns = now_ns + ahead * 10**9 // self.spec.prefill_tokens_per_s
+            self.tier.hint(host, blocks, taken.kept, now_ns, due_ns)
+        self.queued[host].append(taken)
+        self.queued_tokens[host] += self._new_tokens(taken)
+        self._go_on(host, now_ns)
+
+    def _go_on(self, host: int, now_ns: int) -> None:
+        """Retrieve for the host's next request, if the ones before are computed."""
+        if self.queued[host] and self.free_ns[host] <= now_ns:
+            taken = self.queued[host].popleft()
+            self.queued_tokens[host] -= self._new_tokens(taken)
+            self._retrieve(taken, now_ns)
+
+    def _new_tokens(self, taken: Taken) -> int:
+        row = self.rows[taken.request]
+        return int(row["input_tokens"] - row["pool_tokens"])
+
+    def _retrieve(self, taken: Taken, now_ns: int) -> None:
         request, host, first = taken.request, taken.host, taken.kept
         blocks, row = self.requests.of(request), self.rows[request]
         tokens = int(row["input_tokens"])
-        run, there_ns = first, now_ns
-        if first < len(blocks):
+        computed = np.arange(len(blocks)) >= first
+        there_ns = now_ns
+        if first < len(blocks) and self.spec.store_bytes:
             looked = self.tier.look(host, blocks, first, now_ns)
             there_ns = self.tier.fetch(host, looked, blocks, first)
-            run = looked.run
-        row["tier_tokens"] = min(tokens, run * TRACE_BLOCK_TOKENS) - row["pool_tokens"]
-        left = tokens - min(tokens, run * TRACE_BLOCK_TOKENS)
+            ends = np.minimum(tokens, TRACE_BLOCK_TOKENS * np.arange(len(blocks) + 1))
+            row["tier_tokens"] = int(np.diff(ends)[looked.read].sum())
+            computed &= ~looked.read
+        left = tokens - int(row["pool_tokens"] + row["tier_tokens"])
         begin_ns = max(there_ns, int(self.free_ns[host]))
         first_ns = begin_ns + left * 10**9 // self.spec.prefill_tokens_per_s
         self.free_ns[host] = row["first_ns"] = first_ns
+        self.computing[request] = computed
         steps = int(self.requests.output_tokens[request])
         heapq.heappush(self.events, (first_ns, COMPUTED, request))
         heapq.heappush(
@@ -171,6 +217,7 @@ class _Run:
         )
 
     def _computed(self, request: int, now_ns: int) -> None:
-        row = self.rows[request]
-        run = -(-int(row["pool_tokens"] + row["tier_tokens"]) // TRACE_BLOCK_TOKENS)
-        self.tier.keep(int(row["host"]), self.requests.of(request), run, now_ns)
+        host = int(self.rows[request]["host"])
+        computed = self.computing.pop(request)
+        self.tier.keep(host, self.requests.of(request), computed, now_ns)
+        self._go_on(host, now_ns)

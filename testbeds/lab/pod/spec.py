@@ -79,6 +79,27 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drives: Annotated[int, within(1, 1024, "drives of each daemon")] = 4
     link_bytes_per_s: Annotated[Rate, about("link rate of a daemon and of a host")] = 50_000_000_000
 
+    # How hosts ask a daemon.
+    value_bytes: Annotated[
+        Size, about("size of a value, which a command names; 0: the KV of 512 tokens")
+    ] = 0
+    commands_per_s: Annotated[
+        int, within(0, 1 << 40, "commands that a daemon takes in a second; 0: no bound")
+    ] = 0
+    round_trip_ns: Annotated[Time, about("time of a command to a daemon and of its answer")] = 0
+    exist: Annotated[bool, about("ask which values exist before retrieving these")] = False
+    holes: Annotated[bool, about("retrieve what is behind a hole, and compute only the hole")] = (
+        False
+    )
+    retrieve: Annotated[
+        Literal["taken", "scheduled"],
+        about("when: as a host takes a request, or when it has computed those before (scheduled)"),
+    ] = "taken"
+    hints: Annotated[
+        Literal["none", "deadline", "perfect"],
+        about("deadline: sent as a host takes a request; perfect: all is staged when it is needed"),
+    ] = "none"
+
     # The requests.
     trace: Annotated[str, about("trace of requests; empty: requests are generated")] = ""
     time_unit: Annotated[str, about("unit of the trace's times; empty: that of its format")] = ""
@@ -121,6 +142,11 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def block_bytes(self) -> int:
         """KV of 512 tokens over all layers."""
         return _token_bytes(self.model) * TRACE_BLOCK_TOKENS
+
+    @property
+    def values_per_block(self) -> int:
+        """Values in the KV of 512 tokens; the last may be shorter."""
+        return -(-self.block_bytes // self.value_bytes) if self.value_bytes else 1
 
     @property
     def chunk_demands(self) -> int:
@@ -186,6 +212,10 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise BadInput(
                 "a fault is compared with a run without one", where, 'add "none" to faults'
             )
+        if self.hints == "deadline" and set(self.faults) != {"none"}:
+            raise BadInput(
+                "hints are modelled without faults", where, 'set faults = ["none"], or no hints'
+            )
         if len(points(self)) > POINTS_MAX:
             raise BadInput(f"{len(points(self))} points", where, f"give at most {POINTS_MAX}")
 
@@ -236,6 +266,12 @@ def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
     return [
         (generated, bool(spec.trace), "with a trace, which has the requests"),
         (("requests",), not spec.trace, "without a trace: sessions and turns set the number"),
+        (
+            ("hints",),
+            spec.hints == "deadline" and spec.retrieve == "taken",
+            "where a host retrieves at once: set retrieve",
+        ),
+        (("exist", "holes", "hints"), not spec.store_bytes, "without a store"),
         (("fault_at",), set(spec.faults) == {"none"}, "without a fault"),
         (("gone",), "return" not in spec.faults, "without the fault return"),
         (("slow",), "slow" not in spec.faults, "without the fault slow"),

@@ -1,12 +1,14 @@
 """The daemons of a pod in virtual time: the blocks that each one holds, and the times of reads.
 
-Owns, for each daemon, a store and an arena (LRU, blocks of 512 tokens), the two queues of a read
-(drives and link), and each host's suspicion of the daemon. Placement is that of `dpu.pod`.
-Each bandwidth is a first-come-first-served queue; a put takes no time, as in the rest of the
-laboratory. No clock: the caller passes times.
+Owns, for each daemon, a store and an arena (LRU, blocks of 512 tokens), the three queues of a read
+(commands, drives and link), and each host's suspicion of the daemon. Placement is that of
+`dpu.pod`. Commands and links are first-come-first-served queues, and so are the drives' demands
+(`drives`); a put takes no time, as in the rest of the laboratory. No clock: the caller passes
+times.
 
-A prefix ends at its first absent block. If a shard's home lacks a block, it is looked up at the
-home before the map's last change; blocks found there are copied to the new home (`fill`).
+A prefix ends at its first absent block, unless the spec lets hosts compute holes. If a shard's home
+lacks a block, it is looked up at the home before the map's last change; blocks found there are
+copied to the new home (`fill`).
 """
 
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.placement import ranked, shard_key
 from offstage.host.pod.suspicion import SUSPECT_NS
 from offstage.testbeds.lab.pod.copies import Copies
+from offstage.testbeds.lab.pod.drives import Drives, Ends, Fates
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
@@ -35,17 +38,37 @@ CHUNK = 4096
 
 @dataclass(eq=False)
 class Looked:
-    """The result of a lookup: the pod has the first `run` blocks, each at its `source`."""
+    """The result of a lookup, by block: `found`: the host or the pod has it; `read`: it is to be
+    read from its `source`, the home of those that nobody has."""
 
     source: U32
     home: U32
-    run: int
+    found: Mask
+    read: Mask
     ready_ns: int
     """Time of the answer; a daemon that does not answer adds the deadline."""
 
 
+@dataclass(frozen=True)
+class _Arena:
+    """One daemon's arena, for its drives."""
+
+    caches: Caches
+    number: int
+
+    def holds(self, block: int) -> bool:
+        return bool(self.caches.find(*self._one(block))[0])
+
+    def stage(self, block: int) -> None:
+        self.caches.use(*self._one(block))
+
+    def _one(self, block: int) -> tuple[U32, U32]:
+        return np.array([self.number], np.uint32), np.array([block], np.uint32)
+
+
 class Tier:
-    """The pod of one point. Counters: bytes `read`, `put`, `filled` and `copied` `[members]`."""
+    """The pod of one point. Counters: bytes `read`, `put`, `filled` and `copied` `[members]`;
+    values by their `ends` and `fates`; `drive_bytes`: bytes read from drives."""
 
     def __init__(self, spec: PodSpec, point: Point, requests: Requests, hosts: int) -> None:
         self.spec = spec
@@ -75,8 +98,12 @@ class Tier:
         self._former = self._home.copy()
         self.alive = self._home.copy()
         self._suspect_ns = np.zeros((hosts, self._count), np.int64)
-        self._slower = np.ones(self._count, np.int64)
-        self._drive_ns, self._link_ns = [0] * self._count, [0] * self._count
+        self.ends, self.fates, self._demanded = Ends(), Fates(), 0
+        self._drives = [
+            Drives(spec, _Arena(self._caches, self._count + one), self.ends, self.fates)
+            for one in range(self._count)
+        ]
+        self._command_ns, self._link_ns = [0] * self._count, [0] * self._count
         self._host_ns = [0] * hosts
         self.read = np.zeros(self._count, np.int64)
         self.put = np.zeros(self._count, np.int64)
@@ -112,13 +139,24 @@ class Tier:
 
     def slow_down(self) -> None:
         """Reduce the bandwidth of the faulty daemon's drives and link."""
-        self._slower[self.faulty] = self.spec.slow
+        self._drives[self.faulty].slower = self.spec.slow
+
+    def close(self, now_ns: int) -> None:
+        """The run has ended: count what was staged and never retrieved."""
+        for one in self._drives:
+            one.close(now_ns)
+
+    @property
+    def drive_bytes(self) -> int:
+        """Bytes that were read from drives, on demand and for hints."""
+        values = self.spec.values_per_block
+        return (self._demanded + self.fates.read) * self.spec.block_bytes // values
 
     # Calls of a host.
 
     def look(self, host: int, blocks: U32, first: int, now_ns: int) -> Looked:
-        """Look up how much of the request's prefix the pod has at this time, after the `first`
-        blocks, which the host has."""
+        """Look up what of the request the pod has at this time, after the `first` blocks, which the
+        host has. Free, unless the spec has hosts ask before they retrieve (`exist`)."""
         ranks = self._ranks_of(blocks)
         ready_ns = now_ns
         usable = self._suspect_ns[host] <= now_ns
@@ -141,43 +179,61 @@ class Tier:
             if found.all():
                 break
         found[:first] = True
-        run = len(found) if found.all() else int(np.argmin(found))
-        return Looked(source, at, run, ready_ns)
+        read = found if self.spec.holes else np.logical_and.accumulate(found)
+        read = read & (np.arange(len(blocks)) >= first)
+        if self.spec.exist:
+            ready_ns = self._commands(at[first:], ready_ns)
+        return Looked(source, at, found, read, ready_ns)
+
+    def hint(self, host: int, blocks: U32, first: int, now_ns: int, deadline_ns: int) -> None:
+        """Have the homes stage what they have of the blocks from `first` on, by the deadline."""
+        home = _best(self._ranks_of(blocks), self._home & (self._suspect_ns[host] <= now_ns))
+        at, named = self._spread(home, len(blocks))[first:], blocks[first:]
+        self._commands(at, now_ns)
+        for one in self._drives:
+            one.go_on(now_ns)
+        there = self._caches.find(at, named)
+        staged = self._caches.find(_arenas(at, self._count), named)
+        self._caches.use(_arenas(at[staged], self._count), named[staged])
+        for member in np.unique(at[there & ~staged]).tolist():
+            mine = named[there & ~staged & (at == member)].tolist()
+            self._drives[member].hint(mine, deadline_ns, now_ns)
 
     def fetch(self, host: int, looked: Looked, blocks: U32, first: int) -> int:
-        """Read blocks `first` to `run`; returns the time at which all are at the host."""
-        if looked.run <= first:
-            return looked.ready_ns
-        source, wanted = looked.source[first : looked.run], blocks[first : looked.run]
-        staged = self._caches.find(source + np.uint32(self._count), wanted)
-        size = self.spec.block_bytes
-        sent = np.bincount(source, minlength=self._count) * size
-        read = np.bincount(source[~staged], minlength=self._count) * size
-        ends_ns = [self._reserve_host(host, int(sent.sum()), looked.ready_ns)]
+        """Read what is to be read; returns the time at which all is at the host."""
+        now_ns, values = looked.ready_ns, self.spec.values_per_block
+        source, wanted = looked.source[looked.read], blocks[looked.read]
+        self.ends.absent += values * int((~looked.found).sum())
+        self.ends.behind += values * int((looked.found[first:] & ~looked.read[first:]).sum())
+        asked = source if self.spec.exist else looked.source[first:]
+        ends_ns = [self._commands(asked, now_ns) if len(asked) else now_ns]
+        if len(wanted) == 0:
+            return ends_ns[0]
+        sent = np.bincount(source, minlength=self._count) * self.spec.block_bytes
+        ends_ns.append(self._reserve_host(host, int(sent.sum()), now_ns))
         for member in np.flatnonzero(sent).tolist():
-            ends_ns.append(
-                self._reserve(member, int(sent[member]), int(read[member]), looked.ready_ns)
-            )
+            ends_ns.append(self._read(member, wanted[source == member], now_ns))
+            ends_ns.append(self._reserve_link(member, int(sent[member]), now_ns))
         self.read += sent
         self._caches.use(source, wanted)
         self._caches.use(source + np.uint32(self._count), wanted)
-        self._fill(looked.home[first : looked.run], source, wanted)
+        self._fill(looked.home[looked.read], source, wanted)
         if self.spec.copies.copies_max:
             self._warm(host, looked, blocks, first)
         return max(ends_ns)
 
-    def keep(self, host: int, blocks: U32, first: int, now_ns: int) -> None:
-        """Put the blocks from `first` on, which the host has computed, at their homes."""
-        if first >= len(blocks):
+    def keep(self, host: int, blocks: U32, computed: Mask, now_ns: int) -> None:
+        """Put the blocks that the host has computed at their homes."""
+        if not computed.any():
             return
         home = _best(self._ranks_of(blocks), self._home & (self._suspect_ns[host] <= now_ns))
         if not self.alive[home].all():  # blocks sent there are lost
             self._suspect(host, now_ns)
-        at = self._spread(home, len(blocks))[first:]
+        at, fresh_blocks = self._spread(home, len(blocks))[computed], blocks[computed]
         at = np.where(self.alive[at], at, NO_CACHE).astype(np.uint32)
-        there = self._caches.find(at, blocks[first:])
-        self._caches.use(at, blocks[first:])
-        self._caches.use(_arenas(at, self._count), blocks[first:])
+        there = self._caches.find(at, fresh_blocks)
+        self._caches.use(at, fresh_blocks)
+        self._caches.use(_arenas(at, self._count), fresh_blocks)
         fresh = at[~there & (at != NO_CACHE)]
         self.put += np.bincount(fresh, minlength=self._count) * self.spec.block_bytes
 
@@ -208,28 +264,28 @@ class Tier:
         """Count the demands of a read, and make the copies that they trigger."""
         now_ns = looked.ready_ns
         for member, count in zip(
-            *np.unique(looked.source[first : looked.run], return_counts=True), strict=True
+            *np.unique(looked.source[looked.read], return_counts=True), strict=True
         ):
             self.copies.demanded(int(member), int(count) * self._chunk_demands, now_ns)
         usable = (self._home & self.alive).tolist()
-        begins = self._begins(looked.run)
-        ends = begins + self._widths[: len(begins)]
-        for begin, end in zip(
-            begins[ends > first].tolist(), ends[ends > first].tolist(), strict=True
-        ):
-            inside = slice(begin, min(end, looked.run))
+        begins = self._begins(len(blocks))
+        counts = np.add.reduceat(looked.read, begins, dtype=np.int64)
+        for number in np.flatnonzero(counts).tolist():
+            begin = int(begins[number])
+            has = looked.read[begin : begin + self._widths[number]].copy()
+            has[: max(0, first - begin)] = True
+            inside = begin + np.flatnonzero(has)
             shard = int(self._shard[blocks[begin]])
-            read = inside.stop - max(begin, first)
             to = self.copies.warm(
                 shard,
-                read * self._chunk_demands,
+                int(counts[number]) * self._chunk_demands,
                 int(looked.home[begin]),
                 self._ranks[shard].tolist(),
                 usable,
                 now_ns,
             )
             if to is not None:
-                at = np.full(inside.stop - begin, to, np.uint32)
+                at = np.full(len(inside), to, np.uint32)
                 self._caches.use(at, blocks[inside])
                 self._caches.use(at + np.uint32(self._count), blocks[inside])
                 self.copied[to] += len(at) * self.spec.block_bytes
@@ -243,18 +299,44 @@ class Tier:
             copied = np.bincount(home[moved_over], minlength=self._count)
             self.filled += copied * self.spec.block_bytes
 
-    def _reserve(self, member: int, sent: int, read: int, now_ns: int) -> int:
-        """Reserve drives, then link; returns the end of both."""
-        slower, end_ns = int(self._slower[member]), now_ns
-        if read:
-            begin_ns = max(now_ns, self._drive_ns[member])
-            end_ns = begin_ns + read * slower * 10**9 // self.spec.drive_bytes_per_s
-            self._drive_ns[member] = end_ns
-            end_ns += self.spec.read_latency_ns
+    def _read(self, member: int, wanted: U32, now_ns: int) -> int:
+        """Have the blocks in the member's arena; the time at which they are."""
+        drives, values = self._drives[member], self.spec.values_per_block
+        drives.give_way(now_ns)
+        staged = self._caches.find(np.full(len(wanted), self._count + member, np.uint32), wanted)
+        before = self.ends.missing
+        if self.spec.hints == "deadline":
+            end_ns = drives.retrieve(wanted.tolist(), staged.tolist(), now_ns)
+            self._demanded += self.ends.missing - before
+            return end_ns
+        missing = values * int((~staged).sum())
+        self._demanded += missing
+        if self.spec.hints == "perfect":
+            self.ends.on_time += values * len(wanted)
+            return now_ns
+        self.ends.on_time += values * len(wanted) - missing
+        self.ends.missing += missing
+        return drives.read(missing, now_ns) if missing else now_ns
+
+    def _reserve_link(self, member: int, sent: int, now_ns: int) -> int:
         begin_ns = max(now_ns, self._link_ns[member])
-        link_ns = begin_ns + sent * slower * 10**9 // self.spec.link_bytes_per_s
-        self._link_ns[member] = link_ns
-        return max(end_ns, link_ns)
+        slower = self._drives[member].slower
+        end_ns = begin_ns + sent * slower * 10**9 // self.spec.link_bytes_per_s
+        self._link_ns[member] = end_ns
+        return end_ns
+
+    def _commands(self, at: U32, now_ns: int) -> int:
+        """A command for each value of blocks at these members; the time of the last answer."""
+        if not self.spec.commands_per_s:
+            return now_ns + self.spec.round_trip_ns
+        counts, end_ns = np.bincount(at, minlength=self._count), now_ns
+        for member in np.flatnonzero(counts).tolist():
+            commands = int(counts[member]) * self.spec.values_per_block
+            begin_ns = max(now_ns, self._command_ns[member])
+            spent_ns = commands * 10**9 // self.spec.commands_per_s
+            self._command_ns[member] = begin_ns + spent_ns
+            end_ns = max(end_ns, begin_ns + spent_ns)
+        return end_ns + self.spec.round_trip_ns
 
     def _reserve_host(self, host: int, sent: int, now_ns: int) -> int:
         end_ns = max(now_ns, self._host_ns[host]) + sent * 10**9 // self.spec.link_bytes_per_s

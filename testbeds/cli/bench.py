@@ -1,22 +1,20 @@
 """`offstage bench`: each figure against its reference, measured in the same run."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from offstage.bindings.durable import writable, write_text
-from offstage.bindings.errors import RunFailed, printable
-from offstage.bindings.notes import note_lines
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
-from offstage.testbeds.document import as_json
+from offstage.testbeds.cli.bench_cmx import cmx
+from offstage.testbeds.cli.bench_shown import OutOption, SeedOption
+from offstage.testbeds.cli.bench_shown import finish as _finish
+from offstage.testbeds.cli.bench_shown import say as _say
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption
 
 if TYPE_CHECKING:
     from offstage.testbeds.bench.pod.result import PodResult, TraceResult
-    from offstage.testbeds.bench.rows import BenchResult
 
 __all__ = ["register"]
 
@@ -32,18 +30,15 @@ class Backend(StrEnum):
     spdk = "spdk"
 
 
-OutOption = Annotated[
-    Path | None, typer.Option("--out", callback=writable, help="also write the figures as JSON")
-]
 PageOption = Annotated[
     Path | None, typer.Option("--page", callback=writable, help="also write the report")
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 if an aim is missed")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="seed of the requests")]
 
 
 def register(app: typer.Typer) -> None:
     """Add `offstage bench`."""
+    bench.command()(cmx)
     app.add_typer(bench, name="bench")
 
 
@@ -471,30 +466,3 @@ def asic(
 
     result = bench_asic(requests=requests, seed=seed, rounds=rounds, say=_say)
     _finish("asic", result, out, form, strict)
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
-
-
-def _finish(
-    name: str, result: "BenchResult", out: Path | None, form: Format, strict: bool = False
-) -> None:
-    """Write the file, print the tables, and then raise RunFailed if a verdict is no, or, if
-    `strict`, an aim was missed."""
-    from rich.console import Group
-
-    document = result.document()
-    if out is not None:
-        write_text(out, as_json(document))
-    noted = [Text(line) for line in note_lines(result.notes)]
-    tables = [piece for table in result.tables() for piece in (table, "")]
-    about = [Text(line, style="dim") for line in result.about()]
-    emit(document, form, Group(*noted, *tables, *about))
-    told = [*result.failures, *(f"missed: {one}" for one in result.missed if strict)]
-    if told:
-        raise RunFailed(
-            "; ".join(told),
-            f"bench {name}",
-            "see the table; on a machine with other work, run it again",
-        )

@@ -2,7 +2,7 @@
 
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Ledger
-from offstage.testbeds.bench import asic, codec, core, fabric, links, qos, soak, tenants
+from offstage.testbeds.bench import asic, cmx, codec, core, fabric, links, qos, soak, tenants
 from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
 from offstage.testbeds.bench.engines.l2 import L2Result, compare
@@ -16,6 +16,7 @@ from offstage.testbeds.bench.spdk import CaseFigures, SpdkResult
 from offstage.testbeds.bench.spdk import rows_of as spdk_rows
 from offstage.testbeds.bench.stages import StageTimers
 from offstage.testbeds.lab.pod import point_figures
+from offstage.testbeds.lab.pod.spec import PodSpec
 from offstage.testbeds.machine import machine
 
 __all__ = ["CORE", "ENGINE", "FABRIC", "LINKS", "POD", "RESULTS", "SOAK", "STORAGE", "fabric_of"]
@@ -337,8 +338,45 @@ SCHEDULE = reuse.ScheduleResult(
     arms=[reuse.Arm("round-robin", "as it came", MET, MET)],
     verdicts=dict(VERDICTS),
 )
+
+
+def cmx_arm(name: str) -> cmx.Arm:
+    """One arm; without a tier it has no shares."""
+    asked = name != "no tier"
+    hinted = 180_498 if name == "hints" else 0
+    return cmx.Arm(
+        name=name,
+        first_ms_p50=936.4,
+        first_ms_p99=11_512.3,
+        hit=0.33,
+        refused=0,
+        values=1_617_264 if asked else 0,
+        on_time=0.108 if asked else None,
+        late=0.0001 if asked else None,
+        missing=0.1729 if asked else None,
+        absent=0.709 if asked else None,
+        behind=0.01 if asked else None,
+        hinted=hinted,
+        wasted=0.728 if hinted else None,
+        read_bytes=4_926_740_345_651 if asked else 0,
+    )
+
+
+CMX = cmx.CmxResult(
+    seed=1,
+    spec=PodSpec(),
+    cases=[
+        cmx.Case(
+            "mooncake_conversation_0-2400s.jsonl.gz",
+            4_000,
+            cmx.Keys(1_142_784, 0, 1.92e-27),
+            [cmx_arm(name) for name in cmx.ARMS],
+        )
+    ],
+)
 RESULTS: dict[str, BenchResult] = {
     "asic": ASIC,
+    "cmx": CMX,
     "codec": CODEC,
     "core": CORE,
     "engine": ENGINE,

@@ -31,6 +31,7 @@ HOW_TO = {
     "offstage asic validate": "reference/asic-validation.md",
     "offstage bench": "reference/reproduce.md",
     "offstage bench asic": "reference/asic-engine.md",
+    "offstage bench cmx": "how-to/cmx.md",
     "offstage bench codec": "reference/codec.md",
     "offstage bench core": "reference/work.md",
     "offstage bench engine": "how-to/engines.md",

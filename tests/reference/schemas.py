@@ -237,6 +237,7 @@ def of_chips() -> dict[str, Kinds]:
 def of_benches() -> dict[str, Kinds]:
     """Every bench: its result, and whether it kept its aims."""
     from offstage.testbeds.bench.asic import AsicResult
+    from offstage.testbeds.bench.cmx import CmxResult
     from offstage.testbeds.bench.codec import CodecResult
     from offstage.testbeds.bench.core import CoreResult
     from offstage.testbeds.bench.engines.l2 import L2Result
@@ -253,6 +254,7 @@ def of_benches() -> dict[str, Kinds]:
 
     kinds: dict[str, Kinds] = {
         "asic": (AsicResult,),
+        "cmx": (CmxResult,),
         "codec": (CodecResult,),
         "core": (CoreResult,),
         "engine": (EngineResult,),

@@ -271,7 +271,6 @@ def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
             spec.hints == "deadline" and spec.retrieve == "taken",
             "where a host retrieves at once: set retrieve",
         ),
-        (("exist", "holes", "hints"), not spec.store_bytes, "without a store"),
         (("fault_at",), set(spec.faults) == {"none"}, "without a fault"),
         (("gone",), "return" not in spec.faults, "without the fault return"),
         (("slow",), "slow" not in spec.faults, "without the fault slow"),

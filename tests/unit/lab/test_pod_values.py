@@ -220,7 +220,6 @@ def test_without_a_store_hosts_ask_nobody() -> None:
         ({"hints": "deadline", "retrieve": "taken"}, "hints has no effect where"),
         ({"hints": "deadline", "faults": ["none", "death"], "daemons": [2]}, "without faults"),
         ({"hints": "later"}, "hints"),
-        ({"holes": True, "store": "0B"}, "holes has no effect without a store"),
         ({"commands_per_s": -1}, "commands_per_s"),
     ],
 )

@@ -140,8 +140,9 @@ class Events:
     def lab(self) -> int:
         """Return the index of the member where the laboratory reads, the home's if none has it."""
         looked = self.tier.look(0, ONE.blocks, 0, NOW_NS)
-        assert looked.run in (0, CHUNKS)
-        return int((looked.source if looked.run else looked.home)[0])
+        found = int(looked.read.sum())
+        assert found in (0, CHUNKS)
+        return int((looked.source if found else looked.home)[0])
 
 
 @given(EVENTS)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offstage.asic_model.parameters import read_preset
 from offstage.bindings.errors import BadInput
@@ -260,7 +261,7 @@ def _case(spec: PodSpec, say: Say) -> Case:
     for one, fields in ARMS.items():
         own = msgspec.structs.replace(spec, **fields)
         ran = simulate(own, points(own)[0], requests, own.hosts)
-        hosts[one] = ran.rows["host"]
+        hosts[one] = np.array([record.host for record in ran.records])
         arms.append(figures_of(one, ran))
         say(f"{name}, {one}: {_ms(arms[-1].first_ms_p50)} to the first token")
     arms = [
@@ -272,7 +273,7 @@ def _case(spec: PodSpec, say: Say) -> Case:
 
 def figures_of(name: str, ran: Ran) -> Arm:
     """The figures of an arm."""
-    met, ends, fates = served(ran.rows), ran.ends, ran.fates
+    met, ends, fates = served(ran.records), ran.ends, ran.fates
 
     def share(count: int) -> float | None:
         return count / ends.total if ends.total else None

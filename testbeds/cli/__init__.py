@@ -45,6 +45,7 @@ PANELS = {
     "Experiments": {
         "lab": "offstage.testbeds.cli.lab",
         "results": "offstage.testbeds.cli.results",
+        "requests": "offstage.testbeds.cli.requests",
         "bottleneck": "offstage.testbeds.cli.bottleneck",
         "trace": "offstage.testbeds.cli.trace",
         "model": "offstage.testbeds.cli.model",

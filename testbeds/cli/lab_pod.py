@@ -49,6 +49,13 @@ def pod(
             "--beside", metavar="RUN", help="compare with a run of `pod run --out`; may be repeated"
         ),
     ] = None,
+    requests: Annotated[
+        bool,
+        typer.Option(
+            "--requests",
+            help="also write requests.parquet: the record of each request, for `offstage requests`",
+        ),
+    ] = False,
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("pod-lab"),
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
@@ -69,11 +76,18 @@ def pod(
         chosen["time_unit"] = time_unit
     if daemons:
         chosen["daemons"] = toml_value(f"[{daemons}]")
-    _run(load_spec(spec, chosen), beside or [], out, jobs, cluster, form)
+    _run(load_spec(spec, chosen), beside or [], out, jobs, cluster, form, keep=requests)
 
 
 def _run(
-    spec: "PodSpec", runs: list[Path], out: Path, jobs: int, cluster: str, form: Format
+    spec: "PodSpec",
+    runs: list[Path],
+    out: Path,
+    jobs: int,
+    cluster: str,
+    form: Format,
+    *,
+    keep: bool,
 ) -> None:
     from rich.console import Group
     from rich.text import Text
@@ -87,10 +101,16 @@ def _run(
     from offstage.testbeds.lab.results.vacuous import seeds_alike
     from offstage.testbeds.lab.run.execute import default_jobs
     from offstage.testbeds.report.lab.pod import pod_sentence, pod_table, write_pod_results
+    from offstage.testbeds.workloads.requests.served_file import (
+        REQUESTS_NAME,
+        Recorded,
+        write_requests,
+    )
 
+    served: list[Recorded] | None = [] if keep else None
     try:
         with shown(1) as progress:
-            points = compute(spec, progress, jobs or default_jobs(), cluster)
+            points = compute(spec, progress, jobs or default_jobs(), cluster, served)
     except KeyboardInterrupt:
         raise Interrupted("interrupted", "lab pod", "start the same command again") from None
     rows = rows_of(points)
@@ -105,6 +125,9 @@ def _run(
     )
     paths = write_pod_results(summary, out) | {"points": out / "points.parquet"}
     write_parquet(points, paths["points"])
+    if served is not None:
+        paths["requests"] = out / REQUESTS_NAME
+        write_requests(paths["requests"], served)
     document: LabPods = {
         "sentence": pod_sentence(summary),
         "notes": summary.notes,
@@ -113,6 +136,7 @@ def _run(
         "summary": str(paths["summary"]),
         "report": str(paths["report"]),
         "points": str(paths["points"]),
+        "requests": None if served is None else str(paths["requests"]),
     }
     lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]
     emit(document, form, Group(pod_table(summary), *map(Text, lines)))

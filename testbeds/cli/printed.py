@@ -23,6 +23,7 @@ from offstage.testbeds.lab.results.summary import (
     TierSummary,
 )
 from offstage.testbeds.lab.run.bounds_rows import BoundRow
+from offstage.testbeds.workloads.requests.served import ServedFigures
 
 SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
 
@@ -96,8 +97,14 @@ class LabPolicies(TypedDict):
     policies: list[Listed]
 
 
+class RequestsServed(TypedDict):
+    """The figures of the requests of each run in a folder."""
+
+    runs: list[ServedFigures]
+
+
 class LabPods(TypedDict):
-    """What `lab pod` found, and the paths of the rest."""
+    """What `lab pod` found, and the paths of the rest; `requests`: of --requests, else null."""
 
     sentence: str
     notes: list[Note]
@@ -106,6 +113,7 @@ class LabPods(TypedDict):
     summary: str
     report: str
     points: str
+    requests: str | None
 
 
 class PageMade(TypedDict):

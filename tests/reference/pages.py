@@ -65,6 +65,7 @@ HOW_TO = {
     "offstage plan": "how-to/plan-a-tier.md",
     "offstage pod": "how-to/pod.md",
     "offstage report": "reference/lab-results.md",
+    "offstage requests": "reference/requests.md",
     "offstage results": "how-to/run-an-experiment.md",
     "offstage testbed": "how-to/testbeds.md",
     "offstage trace": "how-to/run-on-your-trace.md",

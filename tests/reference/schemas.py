@@ -204,6 +204,7 @@ def of_experiments() -> dict[str, Kinds]:
         "models get": (p.ModelKept,),
         "models list": (p.ModelsListed,),
         "report": (p.PageMade, p.FiguresMade, p.Differences),
+        "requests": (p.RequestsServed,),
         "results": (p.ResultsListed,),
         "trace capture": (p.TraceCaptured,),
         "trace export": (p.TraceExported,),

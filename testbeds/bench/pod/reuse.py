@@ -31,6 +31,7 @@ from offstage.bindings.units import format_count, format_size, format_time
 from offstage.host.decode.schedule import KINDS, Rule, Schedule
 from offstage.host.endpoint import Endpoint
 from offstage.host.link.tier_sessions import append_chunks
+from offstage.host.request_record import Found
 from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.faults import LivePod
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
@@ -369,7 +370,7 @@ def _arms(
                 link = max(1, round(spec.block_bytes / block_s))
                 spec = msgspec.structs.replace(spec, link_bytes_per_s=link)
             modelled = simulate(spec, Point(DAEMONS, kind, "none", spec.seeds[0]), these, HOSTS)
-            met = (served(rows) for rows in (arm.router.rows, modelled.rows))
+            met = (served(records) for records in (arm.router.records, modelled.records))
             arms.append(Arm(kind, load, *met))
     return arms, look_s, block_s
 
@@ -444,7 +445,7 @@ class _LiveArm:
             raise RunFailed(self._board.broken[0], "bench schedule", "report this with the seed")
 
     def _give(self, taken: Taken) -> None:
-        tokens = int(self.router.rows["input_tokens"][taken.request])
+        tokens = self.router.records[taken.request].input_tokens
         blocks = self._requests.of(taken.request).tolist()
         self._computes(taken.request, taken.host, taken.kept)
         self._given[taken.host].put(
@@ -453,20 +454,21 @@ class _LiveArm:
 
     def _computes(self, request: int, host: int, run: int) -> None:
         """The number of blocks found: the rest is the host's work."""
-        tokens = int(self.router.rows["input_tokens"][request])
+        tokens = self.router.records[request].input_tokens
         left = tokens - min(tokens, run * TRACE_BLOCK_TOKENS)
         self._ahead[host] += left - self._left.get(request, 0)
         self._left[request] = left
 
     def _heard(self, said: _Said, now_ns: int, progress: Progress) -> None:
-        row = self.router.rows[said.request]
+        record = self.router.records[said.request]
         if isinstance(said, _Looked):
-            self._computes(said.request, int(row["host"]), said.run)
-            prefix = min(int(row["input_tokens"]), said.run * TRACE_BLOCK_TOKENS)
-            row["tier_tokens"] = prefix - row["pool_tokens"]
+            self._computes(said.request, record.host, said.run)
+            prefix = min(record.input_tokens, said.run * TRACE_BLOCK_TOKENS)
+            behind = Found("tier", prefix - record.found_tokens())
+            record.found = [*(record.found or []), behind]
             return
-        row["first_ns"] = now_ns
-        self._ahead[row["host"]] -= self._left.pop(said.request)
+        record.first_token_ns = record.end_ns = now_ns
+        self._ahead[record.host] -= self._left.pop(said.request)
         self._later(self.router.ended(said.request, now_ns))
         progress.advance(1)
 

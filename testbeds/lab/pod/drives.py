@@ -73,10 +73,10 @@ class _Hinted:
 
 
 class Drives:
-    """The drives of one daemon. `slower` divides their rate."""
+    """The drives of one daemon. `slower` divides their rate; `busy_ns`: for how long they read."""
 
     def __init__(self, spec: PodSpec, arena: Arena, ends: Ends, fates: Fates) -> None:
-        self.slower = 1
+        self.slower, self.busy_ns = 1, 0
         self._spec, self._arena, self._ends, self._fates = spec, arena, ends, fates
         self._values = spec.values_per_block
         self._free_ns = 0
@@ -110,6 +110,7 @@ class Drives:
                 if end_ns > now_ns:
                     return
                 self._running, self._free_ns = None, end_ns
+                self.busy_ns += end_ns - begun_ns
                 self._stage(block, end_ns + self._spec.read_latency_ns)
             elif not self._begin(now_ns):
                 return
@@ -124,6 +125,7 @@ class Drives:
         whole_ns = max(1, self._read_ns(left))
         begun = min(left, -(-(now_ns - begun_ns) * left // whole_ns))
         self._free_ns = begun_ns + self._read_ns(begun)
+        self.busy_ns += self._free_ns - begun_ns
         one.done += begun
         if begun:
             one.landed_ns = self._free_ns + self._spec.read_latency_ns
@@ -159,7 +161,9 @@ class Drives:
 
     def read(self, values: int, now_ns: int) -> int:
         """Read on demand; the time at which the last of them lands."""
-        self._free_ns = max(now_ns, self._free_ns) + self._read_ns(values)
+        read_ns = self._read_ns(values)
+        self._free_ns = max(now_ns, self._free_ns) + read_ns
+        self.busy_ns += read_ns
         return self._free_ns + self._spec.read_latency_ns
 
     def close(self, now_ns: int) -> None:

@@ -15,20 +15,34 @@ import msgspec
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import RunFailed, needs
 from offstage.testbeds.lab.pod.point_figures import PodPoint, figures_of
-from offstage.testbeds.lab.pod.run import run_point
+from offstage.testbeds.lab.pod.run import Ran, run_point
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, points
 from offstage.testbeds.lab.run.parts import code_version
 from offstage.testbeds.lab.run.spread import spread
 from offstage.testbeds.progress import Progress
+from offstage.testbeds.workloads.requests.served import ServedRun
+from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = ["compute", "write_parquet"]
 
 Unit = tuple[Point, ...]
+ABSENT = {
+    "unreadable_blocks": "no read fails in this model",
+    "late_blocks": "a host waits for all of a prefix before it computes the rest",
+    "wasted_blocks": "hosts read only what they use",
+}
 
 
-def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> list[PodPoint]:
-    """The figures of every point, in the spec's order. BadInput: the file is not a trace.
-    RunFailed: a process died, or the cluster cannot be reached."""
+def compute(
+    spec: PodSpec,
+    progress: Progress,
+    jobs: int,
+    cluster: str = "",
+    served: list[Recorded] | None = None,
+) -> list[PodPoint]:
+    """The figures of every point, in the spec's order; `served` gets the records of its requests.
+    BadInput: the file is not a trace. RunFailed: a process died, or the cluster cannot be
+    reached."""
     needs("pyarrow", "parquet", "lab pod")
     wanted = points(spec)
     units = sorted(
@@ -43,11 +57,12 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
         key=lambda unit: (-unit[0].daemons, unit),
     )
     progress.start("pods", len(wanted), "points")
-    found: dict[Point, PodPoint] = {}
-    there = partial(_unit, spec, code=code_version() if cluster else "")
+    found: dict[Point, tuple[PodPoint, Recorded | None]] = {}
+    keep = served is not None
+    there = partial(_unit, spec, keep=keep, code=code_version() if cluster else "")
     for unit, figures in spread(
         units,
-        partial(_unit, spec),
+        partial(_unit, spec, keep=keep),
         there=there,
         jobs=jobs,
         cluster=cluster,
@@ -57,7 +72,9 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
         found |= dict(zip(unit, figures, strict=True))
         progress.advance(len(unit))
         progress.note(f"{unit[0].daemons} daemons, {unit[0].schedule}")
-    return [found[one] for one in wanted]
+    if served is not None:
+        served += [kept for one in wanted if (kept := found[one][1]) is not None]
+    return [found[one][0] for one in wanted]
 
 
 def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
@@ -76,15 +93,28 @@ def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(rows), beside)
 
 
-def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:
-    """The figures of a unit. Its first point is the run without a fault, if it has faults."""
+def _unit(
+    spec: PodSpec, unit: Unit, keep: bool = False, code: str = ""
+) -> list[tuple[PodPoint, Recorded | None]]:
+    """The figures of a unit, and its records if they are kept. Its first point is the run without a
+    fault, if it has faults."""
     if code and code != code_version():
         raise RunFailed(
             "the worker runs different code", "--cluster", "install the same Offstage everywhere"
         )
     ran = {one: run_point(spec, one) for one in unit}
     without = {one: ran.get(replace(one, fault="none")) for one in unit}
-    return [
+    figures = [
         figures_of(spec, one, ran[one], None if one.fault == "none" else without[one])
         for one in unit
     ]
+    return [
+        (each, (_about(one, ran[one]), ran[one].records) if keep else None)
+        for one, each in zip(unit, figures, strict=True)
+    ]
+
+
+def _about(point: Point, ran: Ran) -> ServedRun:
+    """What the records of a point are of."""
+    label = f"{point.daemons} daemons, {point.schedule}, fault {point.fault}, seed {point.seed}"
+    return ServedRun(label=label, provenance="modelled", used=ran.used, absent=ABSENT)

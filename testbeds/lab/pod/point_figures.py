@@ -1,7 +1,7 @@
 """The figures of a point: hits, first tokens, load, and the cost of a fault against no fault.
 
-Definitions. Hit rate: tokens of a request's unbroken prefix that were in the host's pool or in the
-pod, over all input tokens of requests that were not refused. Load: bytes that each daemon sent;
+Definitions. Hit rate and time to the first token are those of every served request
+(`workloads/requests/served.py`). Load: bytes that each daemon sent;
 its coefficient of variation, and its maximum over its mean. A fault is compared with the same
 requests, schedule and seed without it: *lost* is the net number of prefix tokens that were hit
 without the fault and missed with it, over requests that arrived after the fault. A run is *back*
@@ -10,14 +10,18 @@ the faulty daemon's share of the pod. Provenance of all: modelled.
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.ledger import quantile, share
+from offstage.host.request_record import RequestRecord
+from offstage.testbeds.lab.pod.router import HBM
 from offstage.testbeds.lab.pod.run import Ran
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
+from offstage.testbeds.workloads.requests.served import column, found_share, ttft_ms
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["BACK_SHARE", "Loss", "PodPoint", "Served", "figures_of", "served"]
@@ -88,17 +92,15 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     first_ms_p99: float
 
 
-def served(rows: NDArray[np.void]) -> Served:
-    """The figures of a router's rows, `router.ROW` `[requests]`."""
-    there = rows[~rows["refused"]]
-    tokens = int(there["input_tokens"].sum())
-    pooled, tiered = int(there["pool_tokens"].sum()), int(there["tier_tokens"].sum())
-    first_ms = (there["first_ns"] - there["arrival_ns"]) / 1e6
+def served(records: Sequence[RequestRecord]) -> Served:
+    """The figures of a router's records."""
+    there = [one for one in records if not one.refused]
+    first_ms = ttft_ms(there)
     return Served(
-        requests=len(rows),
-        refused=len(rows) - len(there),
-        hit=share(pooled + tiered, tokens),
-        pool_hit=share(pooled, tokens),
+        requests=len(records),
+        refused=len(records) - len(there),
+        hit=found_share(there),
+        pool_hit=found_share(there, HBM),
         first_ms_p50=quantile(first_ms, 0.5),
         first_ms_p99=quantile(first_ms, 0.99),
     )
@@ -106,17 +108,18 @@ def served(rows: NDArray[np.void]) -> Served:
 
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
     """The figures of a run; `without`: the same run without the fault."""
-    rows = ran.rows[~ran.rows["refused"]]
+    there = [one for one in ran.records if not one.refused]
     present = ran.shards > 0 if point.fault == "join" else np.ones(point.daemons, bool)
     homed = ran.shards[present]
-    later = rows["arrival_ns"] >= ran.fault_ns
-    asked = int(rows["tier_tokens"][later].sum()) // TRACE_BLOCK_TOKENS * spec.block_bytes
+    later = [one for one in there if (one.arrival_ns or 0) >= ran.fault_ns]
+    moved = sum(one.found_tokens() - one.found_tokens([HBM]) for one in later)
+    asked = moved // TRACE_BLOCK_TOKENS * spec.block_bytes
     return PodPoint(
         daemons=point.daemons,
         schedule=point.schedule,
         fault=point.fault,
         seed=point.seed,
-        **msgspec.structs.asdict(served(ran.rows)),
+        **msgspec.structs.asdict(served(ran.records)),
         load_cv=_cv(ran.read),
         load_max=share(float(ran.read.max()), float(ran.read.mean())),
         shards=int(homed.sum()),
@@ -129,15 +132,17 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
         copies=ran.copies,
         copied_bytes=int(ran.copied.sum()),
         deadlines=ran.deadlines,
-        passed_max=int(ran.rows["passed"].max(initial=0)),
+        passed_max=max((one.passed_over for one in ran.records), default=0),
         loss=None if without is None else _loss(spec, point, ran, without),
     )
 
 
 def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
     """The cost of the fault, request by request: both runs have equal requests in equal order."""
-    hits, before = (one.rows["pool_tokens"] + one.rows["tier_tokens"] for one in (ran, without))
-    after_ns = without.rows["arrival_ns"] - without.fault_ns
+    hits, before = (
+        np.array([each.found_tokens() for each in one.records], np.int64) for one in (ran, without)
+    )
+    after_ns = column(without.records, "arrival_ns") - without.fault_ns
     later = after_ns >= 0
     window = after_ns[later] // spec.window_ns
     count = int(window.max(initial=-1)) + 1

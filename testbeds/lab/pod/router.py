@@ -16,26 +16,14 @@ from numpy.typing import NDArray
 
 from offstage.bindings.caches import Caches
 from offstage.host.decode.schedule import Rule, begin_next
+from offstage.host.request_record import Found, RequestRecord
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["ROW", "Later", "Router", "Taken"]
+__all__ = ["HBM", "Later", "Router", "Taken"]
 
-ROW = np.dtype(
-    [
-        ("arrival_ns", np.int64),
-        ("begun_ns", np.int64),
-        ("first_ns", np.int64),
-        ("host", np.int32),
-        ("input_tokens", np.int64),
-        ("pool_tokens", np.int64),
-        ("tier_tokens", np.int64),
-        ("passed", np.int64),
-        ("refused", np.bool_),
-    ]
-)
-"""A request. `first_ns`: time of its first token. `pool_tokens`: prefix tokens in the host's pool;
-`tier_tokens`: prefix tokens after those, in the tier."""
+HBM = "hbm"
+"""A host's own memory, where it finds the first part of a prefix."""
 CONSIDERED = 64
 """Most waiting requests that the schedule chooses from."""
 
@@ -57,7 +45,7 @@ class Later(NamedTuple):
 
 
 class Router:
-    """`rows`: the result of each request, `ROW` `[requests]`; `active`: requests on each host."""
+    """`records`: of each request, by its number; `active`: requests on each host."""
 
     def __init__(
         self,
@@ -70,12 +58,16 @@ class Router:
         """`kept_blocks` `[hosts]`: capacity of each host in blocks."""
         self._rule, self._requests = rule, requests
         self._active_max, self._waiting_max = active_max, waiting_max
-        self._pools = Caches(kept_blocks.tolist())
+        self._kept_blocks: list[int] = kept_blocks.tolist()
+        self._pools = Caches(self._kept_blocks)
         self.active = np.zeros(len(kept_blocks), np.int64)
-        self.rows = np.zeros(len(requests), ROW)
-        self.rows["arrival_ns"] = requests.arrival_ns
-        self.rows["input_tokens"] = requests.input_tokens
-        self.rows["host"] = -1
+        columns = (requests.session, requests.arrival_ns, requests.input_tokens)
+        self.records = [
+            RequestRecord(request=at, session=session, arrival_ns=arrival_ns, input_tokens=tokens)
+            for at, (session, arrival_ns, tokens) in enumerate(
+                zip(*(one.tolist() for one in columns), strict=True)
+            )
+        ]
         self._waiting: list[int] = []
         self._begun = 0
         self._busy: set[int] = set()
@@ -107,9 +99,9 @@ class Router:
             return None
         self._released.discard(request)
         if len(self._waiting) >= self._waiting_max:
-            self.rows["refused"][request] = True
+            self.records[request].refused = True
             self._busy.discard(session)
-            return self._go_on(session, 0, int(self.rows["arrival_ns"][request]))
+            return self._go_on(session, 0, self._arrival_ns(request))
         if session >= 0:
             self._busy.add(session)
         self._waiting.append(request)
@@ -120,26 +112,28 @@ class Router:
         if not self._waiting:
             return None
         asked = self._waiting[:CONSIDERED]
+        passed = [self.records[one].passed_over for one in asked]
         next_one = begin_next(
             self._rule,
             self._matched(asked),
             self._requests.input_tokens[asked],
-            self.rows["passed"][asked],
+            np.array(passed, np.int64),
             ahead + self.active,
             self.active < self._active_max,
             self._begun,
         )
         if next_one is None:
             return None
-        self.rows["passed"][asked[: next_one.waiting]] += 1
+        for one in asked[: next_one.waiting]:
+            self.records[one].passed_over += 1
         request, host = self._waiting.pop(next_one.waiting), next_one.host
-        blocks, row = self._requests.of(request), self.rows[request]
+        blocks, record = self._requests.of(request), self.records[request]
         at = np.full(len(blocks), host, np.uint32)
         found = self._pools.find(at, blocks)
         kept = len(blocks) if found.all() else int(np.argmin(found))
         self._pools.use(at, blocks)
-        row["pool_tokens"] = min(int(row["input_tokens"]), kept * TRACE_BLOCK_TOKENS)
-        row["begun_ns"], row["host"] = now_ns, host
+        record.found = [Found(HBM, min(record.input_tokens, kept * TRACE_BLOCK_TOKENS))]
+        record.scheduled_ns, record.host = now_ns, host
         self.active[host] += 1
         self._begun += 1
         return Taken(request, host, kept)
@@ -147,12 +141,21 @@ class Router:
     def ended(self, request: int, now_ns: int) -> Later | None:
         """The request has ended: free its place on the host, and admit its session's next turn, or
         return it if it comes later."""
-        self.active[self.rows["host"][request]] -= 1
+        self.active[self.records[request].host] -= 1
         session = int(self._requests.session[request])
         if session < 0:
             return None
         self._busy.remove(session)
         return self._go_on(session, now_ns, now_ns)
+
+    @property
+    def held_share(self) -> float | None:
+        """Blocks that the hosts keep, over all that they could; None: they keep nothing."""
+        room = sum(self._kept_blocks)
+        return sum(map(self._pools.held, range(len(self.active)))) / room if room else None
+
+    def _arrival_ns(self, request: int) -> int:
+        return self.records[request].arrival_ns or 0
 
     def _matched(self, asked: list[int]) -> NDArray[np.int64]:
         """Tokens of each request that each host keeps; 0 for schedules that do not read it."""
@@ -168,10 +171,10 @@ class Router:
             return None
         request = self._held_back[session].pop(0)
         if self._requests.think_ns is None or not self._follows[request]:
-            self.rows["arrival_ns"][request] = max(now_ns, self.rows["arrival_ns"][request])
+            self.records[request].arrival_ns = max(now_ns, self._arrival_ns(request))
             return self.arrived(request)
         later = Later(before_ns + int(self._requests.think_ns[request]), request)
-        self.rows["arrival_ns"][request] = later.at_ns
+        self.records[request].arrival_ns = later.at_ns
         self._busy.add(session)
         self._released.add(request)
         return later

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.decode.schedule import Rule
+from offstage.host.request_record import Found, RequestRecord
 from offstage.testbeds.lab.pod.drives import Ends, Fates
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
-from offstage.testbeds.lab.pod.tier import Tier
+from offstage.testbeds.lab.pod.tier import Looked, Tier
+from offstage.testbeds.workloads.requests.served import Used
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["Ran", "run_point", "simulate"]
@@ -32,9 +34,9 @@ FAULT, COMPUTED, ENDED, ARRIVED = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """The result of a point: `router.ROW` `[requests]`, and bytes `[daemons]`."""
+    """The result of a point: the record of each request, and bytes `[daemons]`."""
 
-    rows: NDArray[np.void]
+    records: list[RequestRecord]
     fault_ns: int
     read: NDArray[np.int64]
     put: NDArray[np.int64]
@@ -51,6 +53,7 @@ class Ran:
     ends: Ends
     fates: Fates
     drive_bytes: int
+    used: Used
 
 
 def run_point(spec: PodSpec, point: Point) -> Ran:
@@ -75,7 +78,7 @@ class _Run:
         self.tier = Tier(spec, point, requests, hosts)
         kept = np.full(hosts, spec.blocks(spec.pool_bytes), np.int64)
         self.router = Router(rule, requests, kept, spec.active, spec.waiting)
-        self.rows = self.router.rows
+        self.records = self.router.records
         self.free_ns = np.zeros(hosts, np.int64)
         """Time at which each host has computed the requests that it has retrieved."""
         self.queued: list[deque[Taken]] = [deque() for _ in range(hosts)]
@@ -84,6 +87,9 @@ class _Run:
         """Their tokens that the host's pool has not."""
         self.computing: dict[int, NDArray[np.bool_]] = {}
         """The blocks that each request's host computes."""
+        self.busy_until_ns = [0] * hosts
+        """Time at which each host has nothing to compute or to decode."""
+        self.gpu_busy_ns = 0
         self.events: list[tuple[int, int, int]] = []
         self.fault_ns = round(spec.fault_at * int(requests.arrival_ns[-1])) if len(requests) else 0
 
@@ -113,7 +119,7 @@ class _Run:
         tier = self.tier
         tier.close(now_ns)
         return Ran(
-            self.rows,
+            self.records,
             self.fault_ns,
             tier.read,
             tier.put,
@@ -127,6 +133,26 @@ class _Run:
             tier.ends,
             tier.fates,
             tier.drive_bytes,
+            self._used(),
+        )
+
+    def _used(self) -> Used:
+        """Busy shares from the first arrival to the last token."""
+        ends = [(one.arrival_ns or 0, one.end_ns) for one in self.records if one.end_ns is not None]
+        absent = {"dpu_cores": "not modelled here: a chip model has them"}
+        span_ns = max(end for _, end in ends) - min(begin for begin, _ in ends) if ends else 0
+        if not span_ns:
+            nothing = dict.fromkeys(("gpu", "link", "drive", "hbm_pool"), "nothing was served")
+            return Used(absent=nothing | absent)
+        held = self.router.held_share
+        if held is None:
+            absent["hbm_pool"] = "hosts keep nothing"
+        return Used(
+            gpu=self.gpu_busy_ns / (self.hosts * span_ns),
+            link=self.tier.link_busy_ns / (self.point.daemons * span_ns),
+            drive=self.tier.drive_busy_ns / (self.point.daemons * span_ns),
+            hbm_pool=held,
+            absent=absent,
         )
 
     def _fault_times(self) -> list[int]:
@@ -190,34 +216,46 @@ class _Run:
             self._retrieve(taken, now_ns)
 
     def _new_tokens(self, taken: Taken) -> int:
-        row = self.rows[taken.request]
-        return int(row["input_tokens"] - row["pool_tokens"])
+        record = self.records[taken.request]
+        return record.input_tokens - record.found_tokens()
 
     def _retrieve(self, taken: Taken, now_ns: int) -> None:
         request, host, first = taken.request, taken.host, taken.kept
-        blocks, row = self.requests.of(request), self.rows[request]
-        tokens = int(row["input_tokens"])
+        blocks, record = self.requests.of(request), self.records[request]
+        tokens, there_ns = record.input_tokens, now_ns
         computed = np.arange(len(blocks)) >= first
-        there_ns = now_ns
         if first < len(blocks) and self.spec.store_bytes:
             looked = self.tier.look(host, blocks, first, now_ns)
             there_ns = self.tier.fetch(host, looked, blocks, first)
-            ends = np.minimum(tokens, TRACE_BLOCK_TOKENS * np.arange(len(blocks) + 1))
-            row["tier_tokens"] = int(np.diff(ends)[looked.read].sum())
             computed &= ~looked.read
-        left = tokens - int(row["pool_tokens"] + row["tier_tokens"])
+            record.asked_ns, record.absent_blocks = now_ns, int(computed.sum())
+            if looked.read.any():
+                record.last_block_ns = there_ns
+            record.found = [*(record.found or []), *_found(looked, tokens)]
         begin_ns = max(there_ns, int(self.free_ns[host]))
+        left = tokens - record.found_tokens()
         first_ns = begin_ns + left * 10**9 // self.spec.prefill_tokens_per_s
-        self.free_ns[host] = row["first_ns"] = first_ns
+        self.free_ns[host] = record.prefilled_ns = record.first_token_ns = first_ns
         self.computing[request] = computed
-        steps = int(self.requests.output_tokens[request])
+        steps, pace_ns = int(self.requests.output_tokens[request]), self.spec.time_per_token_ns
+        record.output_tokens, after = steps, max(0, steps - 1)
+        record.gaps_ns = [(pace_ns, after)] if after else []
+        record.end_ns = first_ns + after * pace_ns
+        self.gpu_busy_ns += max(0, record.end_ns - max(begin_ns, self.busy_until_ns[host]))
+        self.busy_until_ns[host] = max(self.busy_until_ns[host], record.end_ns)
         heapq.heappush(self.events, (first_ns, COMPUTED, request))
-        heapq.heappush(
-            self.events, (first_ns + steps * self.spec.time_per_token_ns, ENDED, request)
-        )
+        heapq.heappush(self.events, (first_ns + steps * pace_ns, ENDED, request))
 
     def _computed(self, request: int, now_ns: int) -> None:
-        host = int(self.rows[request]["host"])
+        host = self.records[request].host
         computed = self.computing.pop(request)
         self.tier.keep(host, self.requests.of(request), computed, now_ns)
         self._go_on(host, now_ns)
+
+
+def _found(looked: Looked, tokens: int) -> list[Found]:
+    """The tokens behind the host's own blocks that arenas had, and those that drives had."""
+    ends = np.minimum(tokens, TRACE_BLOCK_TOKENS * np.arange(len(looked.read) + 1))
+    sizes = np.diff(ends)
+    arena, drive = looked.read & looked.staged, looked.read & ~looked.staged
+    return [Found("arena", int(sizes[arena].sum())), Found("drive", int(sizes[drive].sum()))]

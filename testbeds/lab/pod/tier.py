@@ -47,6 +47,8 @@ class Looked:
     read: Mask
     ready_ns: int
     """Time of the answer; a daemon that does not answer adds the deadline."""
+    staged: Mask
+    """Blocks to be read that an arena has, not the drives; `fetch` says which."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class _Arena:
 
 class Tier:
     """The pod of one point. Counters: bytes `read`, `put`, `filled` and `copied` `[members]`;
-    values by their `ends` and `fates`; `drive_bytes`: bytes read from drives."""
+    values by their `ends` and `fates`; `drive_bytes`: bytes read from drives; for how long all
+    links and all drives were busy, `link_busy_ns` and `drive_busy_ns`."""
 
     def __init__(self, spec: PodSpec, point: Point, requests: Requests, hosts: int) -> None:
         self.spec = spec
@@ -109,7 +112,7 @@ class Tier:
         self.put = np.zeros(self._count, np.int64)
         self.filled = np.zeros(self._count, np.int64)
         self.copied = np.zeros(self._count, np.int64)
-        self.deadlines = 0
+        self.deadlines = self.link_busy_ns = 0
 
     # Changes of a daemon and of the map.
 
@@ -152,6 +155,11 @@ class Tier:
         values = self.spec.values_per_block
         return (self._demanded + self.fates.read) * self.spec.block_bytes // values
 
+    @property
+    def drive_busy_ns(self) -> int:
+        """For how long all drives have read."""
+        return sum(one.busy_ns for one in self._drives)
+
     # Calls of a host.
 
     def look(self, host: int, blocks: U32, first: int, now_ns: int) -> Looked:
@@ -183,7 +191,7 @@ class Tier:
         read = read & (np.arange(len(blocks)) >= first)
         if self.spec.exist:
             ready_ns = self._commands(at[first:], ready_ns)
-        return Looked(source, at, found, read, ready_ns)
+        return Looked(source, at, found, read, ready_ns, np.zeros(len(blocks), np.bool_))
 
     def hint(self, host: int, blocks: U32, first: int, now_ns: int, deadline_ns: int) -> None:
         """Have the homes stage what they have of the blocks from `first` on, by the deadline."""
@@ -212,7 +220,12 @@ class Tier:
         sent = np.bincount(source, minlength=self._count) * self.spec.block_bytes
         ends_ns.append(self._reserve_host(host, int(sent.sum()), now_ns))
         for member in np.flatnonzero(sent).tolist():
-            ends_ns.append(self._read(member, wanted[source == member], now_ns))
+            self._drives[member].give_way(now_ns)
+        staged = self._caches.find(_arenas(source, self._count), wanted)
+        looked.staged[looked.read] = staged | (self.spec.hints == "perfect")
+        for member in np.flatnonzero(sent).tolist():
+            mine = source == member
+            ends_ns.append(self._read(member, wanted[mine], staged[mine], now_ns))
             ends_ns.append(self._reserve_link(member, int(sent[member]), now_ns))
         self.read += sent
         self._caches.use(source, wanted)
@@ -299,11 +312,9 @@ class Tier:
             copied = np.bincount(home[moved_over], minlength=self._count)
             self.filled += copied * self.spec.block_bytes
 
-    def _read(self, member: int, wanted: U32, now_ns: int) -> int:
+    def _read(self, member: int, wanted: U32, staged: Mask, now_ns: int) -> int:
         """Have the blocks in the member's arena; the time at which they are."""
         drives, values = self._drives[member], self.spec.values_per_block
-        drives.give_way(now_ns)
-        staged = self._caches.find(np.full(len(wanted), self._count + member, np.uint32), wanted)
         before = self.ends.missing
         if self.spec.hints == "deadline":
             end_ns = drives.retrieve(wanted.tolist(), staged.tolist(), now_ns)
@@ -323,6 +334,7 @@ class Tier:
         slower = self._drives[member].slower
         end_ns = begin_ns + sent * slower * 10**9 // self.spec.link_bytes_per_s
         self._link_ns[member] = end_ns
+        self.link_busy_ns += end_ns - begin_ns
         return end_ns
 
     def _commands(self, at: U32, now_ns: int) -> int:

@@ -38,7 +38,7 @@ from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.workloads.selections.coarse import Coarsened
 from offstage.testbeds.workloads.selections.slab import Workload
 
-__all__ = ["Runner"]
+__all__ = ["HIT_NS", "Runner"]
 
 QUEUE_PER_DEMAND = 4
 """Candidates that may be queued for each block that all sessions select in one step."""

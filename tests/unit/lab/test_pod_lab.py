@@ -1,6 +1,7 @@
 """Do pods in virtual time agree with plain models: one cache, chance, a dead member's share?"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from against_schema import checked
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from offstage.bindings.caches import NO_CACHE, Caches
 from offstage.bindings.errors import BadInput
+from offstage.host.request_record import RequestRecord
 from offstage.testbeds.cli import run as command
 from offstage.testbeds.lab.bounds.prefix import PrefixOptions, PrefixTrace, simulate
 from offstage.testbeds.lab.pod import run
@@ -25,6 +28,7 @@ from offstage.testbeds.lab.pod.spec import Fault, PodSpec, Point, load_spec
 from offstage.testbeds.lab.pod.tier import Tier
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.served import column, ttft_ms
 
 TINY = Path(__file__).parents[2] / "golden/data/tiny_mooncake.jsonl"
 S = 10**9
@@ -94,7 +98,7 @@ def test_a_pod_of_one_is_one_lru_cache(capacity: int) -> None:
     requests = requests_of(spec, 1, 1)
     requests = replace(requests, arrival_ns=S * np.arange(len(requests)))  # one after the other
     ran = run.simulate(spec, point(1), requests, 8)
-    assert ran.rows["tier_tokens"].sum() == plain_hits(requests, capacity)
+    assert sum(one.found_tokens() for one in ran.records) == plain_hits(requests, capacity)
     if capacity > 20:
         core = simulate(PrefixTrace(open_trace(TINY)), PrefixOptions(capacity)).hit_rates.token
         hit = figures_of(spec, point(1), ran, None).hit
@@ -177,7 +181,7 @@ def test_a_slow_daemon_costs_time_and_no_hits() -> None:
     spec, (without, ran) = with_fault("slow", prompts(100, 8, 100), slow=1000)
     loss = figures_of(spec, point(8, "slow"), ran, without).loss
     assert loss is not None and loss.tokens == 0
-    waits = [(one.rows["first_ns"] - one.rows["arrival_ns"]).max() for one in (without, ran)]
+    waits = [ttft_ms(one.records).max() for one in (without, ran)]
     assert waits[1] > 500 * waits[0]
 
 
@@ -185,7 +189,8 @@ def test_a_silent_daemon_costs_each_host_its_deadline_until_it_suspects() -> Non
     spec, (_, ran) = with_fault("death", prompts(400, 8, 400))
     slow = msgspec.structs.replace(spec, deadline_ns=S // 2)
     again = run.simulate(slow, point(8, "death"), prompts(400, 8, 400), 2)
-    waits = again.rows["first_ns"] - again.rows["begun_ns"]
+    first_ns, begun_ns = times(again.records)[1:]
+    waits = first_ns - begun_ns
     assert (waits >= S // 2).sum() == again.deadlines > 0
     assert again.deadlines <= ran.deadlines or ran.deadlines == 0
 
@@ -237,22 +242,34 @@ def test_reuse_finds_more_in_the_hosts_pools_than_taking_turns() -> None:
     assert hits["reuse"] > 1.2 * max(hits["round-robin"], hits["least-loaded"])
 
 
+def times(records: Sequence[RequestRecord]) -> tuple[NDArray[np.int64], ...]:
+    """Arrivals, first tokens, and when a host took each; -1: none did."""
+    arrival_ns, first_ns, begun_ns = (
+        column(records, name) for name in ("arrival_ns", "first_token_ns", "scheduled_ns")
+    )
+    return arrival_ns, first_ns, begun_ns
+
+
+def of_session(ran: run.Ran, requests: Requests, session: int) -> list[RequestRecord]:
+    return [ran.records[at] for at in np.flatnonzero(requests.session == session)]
+
+
 def test_what_finds_no_place_to_wait_is_refused_and_counted() -> None:
     spec = spec_of(sessions=50, turns=2, hosts=1, active=1, waiting=2, arrivals_per_s=100)
     ran = run.run_point(spec, point(4))
     found = figures_of(spec, point(4), ran, None)
-    begun = ran.rows["begun_ns"] > 0
-    assert 0 < found.refused == (~begun & ran.rows["refused"]).sum()
-    assert found.refused + (ran.rows["host"] >= 0).sum() == 100
+    begun = [one for one in ran.records if one.scheduled_ns is not None]
+    assert 0 < found.refused == sum(one.refused for one in ran.records)
+    assert found.refused + len(begun) == 100 and all(one.host >= 0 for one in begun)
 
 
 def test_a_turn_waits_for_the_answer_before_it() -> None:
     spec = spec_of(sessions=5, turns=3, gap="1ms", hosts=1)
     ran, requests = run.run_point(spec, point(4)), requests_of(spec, 1, 1)
     for session in range(5):
-        own = ran.rows[requests.session == session]
-        ends = own["first_ns"] + 250 * spec.time_per_token_ns
-        assert (own["begun_ns"][1:] >= ends[:-1]).all()
+        _, first_ns, begun_ns = times(of_session(ran, requests, session))
+        ends = first_ns + 250 * spec.time_per_token_ns
+        assert (begun_ns[1:] >= ends[:-1]).all()
 
 
 def with_delays(path: Path, sessions: int) -> Path:
@@ -281,24 +298,26 @@ def test_a_turn_with_a_delay_begins_that_long_after_the_answer(
     spec = spec_of(trace=str(trace), hosts=1, rate=rate)
     requests = requests_of(spec, tenants, 1)
     ran = run.simulate(spec, point(4), requests, 1)
-    assert (ran.rows["host"] >= 0).all()
+    assert all(one.host >= 0 for one in ran.records)
     for session in range(5 * tenants):
-        own = ran.rows[requests.session == session]
-        ends = own["first_ns"] + 250 * spec.time_per_token_ns
-        assert (own["arrival_ns"][1:] - ends[:-1]).tolist() == [round(2 * S / rate), 0]
-        assert (own["begun_ns"] >= own["arrival_ns"]).all()
+        arrival_ns, first_ns, begun_ns = times(of_session(ran, requests, session))
+        ends = first_ns + 250 * spec.time_per_token_ns
+        assert (arrival_ns[1:] - ends[:-1]).tolist() == [round(2 * S / rate), 0]
+        assert (begun_ns >= arrival_ns).all()
 
 
 def test_a_refused_turn_does_not_end_its_session(tmp_path: Path) -> None:
     """The next one comes its delay after the refusal, so every turn is served or refused."""
     spec = spec_of(trace=str(with_delays(tmp_path / "t.jsonl", 40)), hosts=1, active=1, waiting=2)
     ran, requests = run.run_point(spec, point(4)), requests_of(spec, 1, 1)
-    refused = ran.rows["refused"]
-    assert 0 < refused.sum() < len(requests) == (refused | (ran.rows["host"] >= 0)).sum()
+    refused = [one for one in ran.records if one.refused]
+    served = [one for one in ran.records if one.host >= 0]
+    assert 0 < len(refused) < len(requests) == len(refused) + len(served)
     for session in range(40):
-        own = ran.rows[requests.session == session]
-        if own["refused"][0]:
-            assert own["arrival_ns"][1] == own["arrival_ns"][0] + 2 * S
+        own = of_session(ran, requests, session)
+        arrival_ns, _, _ = times(own)
+        if own[0].refused:
+            assert arrival_ns[1] == arrival_ns[0] + 2 * S
 
 
 def test_tenants_share_nothing() -> None:

@@ -22,6 +22,7 @@ from offstage.host.decode.session import Context, HostSession, Queries
 from offstage.host.decode.tail_block import TailBlock, write_tokens
 from offstage.host.decode.timeline import Clock
 from offstage.host.link.tier_sessions import Sessions, append_chunks
+from offstage.host.request_record import Found, RequestRecord
 from offstage.host.selection import ScoreQuantizer
 
 __all__ = ["Agent", "DecodeJob"]
@@ -72,13 +73,13 @@ class Agent:
         """Decode every job to its end. `watch` gets the record after every tick.
 
         Raises RunFailed if the tier is gone or refuses a write."""
-        record = AgentRecord()
+        record = AgentRecord(requests={one.number: _asked(one) for one in jobs})
         queue = Admission(jobs, self.rule, self.waiting_max)
         active: list[tuple[HostSession, TailBlock]] = []
         told: deque[tuple[int, tuple[HostSession, TailBlock]]] = deque()
-        begun_ns = self.clock.now_ns()
+        record.begun_ns = begun_ns = self.clock.now_ns()
         while queue or told or active:
-            self._admit(queue, told, active, begun_ns)
+            self._admit(queue, told, active, record)
             while told and told[0][0] <= self.clock.now_ns():
                 active.append(told.popleft()[1])
             if not active:
@@ -102,25 +103,28 @@ class Agent:
         queue: Admission[DecodeJob],
         told: deque[tuple[int, tuple[HostSession, TailBlock]]],
         active: list[tuple[HostSession, TailBlock]],
-        begun_ns: int,
+        record: AgentRecord,
     ) -> None:
         """Open the sessions that may start."""
         while True:
             running = [*(one for _, one in told), *active]
             room = self.active_max - len(running)
-            queue.arrive((self.clock.now_ns() - begun_ns) / 1e9, room)
+            queue.arrive((self.clock.now_ns() - record.begun_ns) / 1e9, room)
             job = queue.take([one.context for one, _ in running]) if room > 0 else None
             if job is None:
                 return
-            told.append(self._open(job))
+            told.append(self._open(job, record))
 
     @property
     def clock(self) -> Clock:
         """The tier's clock."""
         return self.decoder.clock
 
-    def _open(self, job: DecodeJob) -> tuple[int, tuple[HostSession, TailBlock]]:
+    def _open(
+        self, job: DecodeJob, record: AgentRecord
+    ) -> tuple[int, tuple[HostSession, TailBlock]]:
         """Open the job's session; also returns when its first step is due."""
+        scheduled_ns = self.clock.now_ns() - record.begun_ns
         rule, geometry = self.decoder.rule, self.decoder.kv.geometry
         layers = range(geometry.layer_count)
         handle = self.control.session_open(
@@ -131,17 +135,26 @@ class Agent:
         )
         self.decoder.driver.limit_scores(*self.control.hints)
         context = job.context.fork()
+        asked_ns = self.clock.now_ns() - record.begun_ns
+        appended = append_chunks(self.control, handle, context.identities, len(layers))
         session = HostSession(
             number=job.number,
             name=job.name,
             handle=handle,
             context=context,
-            keys=append_chunks(self.control, handle, context.identities, len(layers)).keys,
+            keys=appended.keys,
             length_tokens=len(context.identities) * geometry.block_tokens,
             step_count=job.step_count,
             queries=[job.queries(layer) for layer in layers],
             quantizers=[ScoreQuantizer() for _ in layers],
         )
+        request = record.requests[job.number]
+        request.scheduled_ns, request.asked_ns = scheduled_ns, asked_ns
+        request.host, request.refused = 0, False
+        request.input_tokens = session.length_tokens
+        known = int(np.logical_and.accumulate(appended.stored_layers >= len(layers)).sum())
+        request.found = [Found("tier", known * geometry.block_tokens)]
+        request.absent_blocks = (len(context.identities) - known) * len(layers)
         self.control.set_generating(handle, True)
         due_ns = self._tell(handle, job)
         return due_ns, (session, TailBlock(self.control, self.decoder, job.grown_identity))
@@ -189,7 +202,7 @@ class Agent:
             token.put_ns = tail_block.end_token(session, record)
             session.step += 1
             token.ended_ns = self.clock.now_ns()
-        record.tokens.extend(tokens)
+        record.add(tokens)
 
     def _begin(
         self,
@@ -210,3 +223,14 @@ class Agent:
             self.decoder.tend(coming, until_ns, record)
         self.clock.sleep_until_ns(until_ns)
         record.timeline.add("pace", layer, paced_ns, self.clock.now_ns())
+
+
+def _asked(job: DecodeJob) -> RequestRecord:
+    """A job that no host has taken: it counts as refused until one does."""
+    return RequestRecord(
+        request=job.number,
+        session=job.number,
+        output_tokens=job.step_count,
+        arrival_ns=int(job.start_s * 1e9),
+        refused=True,
+    )

@@ -1,4 +1,4 @@
-"""The record of one request, the same in a pod in virtual time, a lab run and a live schedule.
+"""The record of one request, the same in a pod in virtual time, a lab run and a live host.
 
 Moments are ns of the clock of the host that serves the request, from the start of the run. None: a
 surface does not see that moment or count, which is not 0. Written by one thread. `check` refuses a
@@ -67,7 +67,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     """Found, and not there when they were needed."""
     wasted_blocks: int | None = None
     """Brought, and not used."""
-    passed_over: int = 0
+    passed_over: int | None = None
     """How often a later request was taken first."""
     refused: bool = False
 
@@ -79,6 +79,18 @@ class RequestRecord(msgspec.Struct, kw_only=True):
             here = one.tokens if not tiers or one.tier in tiers else 0
             groups[one.group] = groups.get(one.group, 0) + here
         return min(groups.values(), default=0)
+
+    def token_at(self, at_ns: int) -> None:
+        """The next token is there, which ends the request unless another follows."""
+        if self.first_token_ns is None or self.end_ns is None:
+            self.first_token_ns = at_ns
+        else:
+            gap, (before, count) = at_ns - self.end_ns, (self.gaps_ns or [(-1, 0)])[-1]
+            if gap == before:
+                self.gaps_ns[-1] = gap, count + 1
+            else:
+                self.gaps_ns.append((gap, 1))
+        self.end_ns = at_ns
 
     def check(self, where: str) -> None:
         """BadInput if moments contradict each other, or the record was cut."""
@@ -96,7 +108,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         if self.end_ns is None and self.arrival_ns is not None:
             raise BadInput(f"is cut: it has no end, {self._last()}", where, CUT)
         told = sum(count for _, count in self.gaps_ns)
-        if self.output_tokens and self.gaps_ns and told != self.output_tokens - 1:
+        if self.output_tokens and self.end_ns is not None and told != self.output_tokens - 1:
             cut = f"{told + 1:,} of {self.output_tokens:,} tokens have times"
             raise BadInput(f"is cut: {cut}", where, CUT)
 

@@ -411,6 +411,7 @@ class Decoder:
         record.blocks_verified += int(np.count_nonzero(good)) - corrupt
         record.blocks_corrupt += corrupt
         member.failed = demanded[~good]
+        member.token.unreadable += corrupt + member.failed.size
 
     def _recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord

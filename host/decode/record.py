@@ -5,14 +5,16 @@ says that they ended, as each fetch returns it; they can be compared with the de
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.layouts import ENDS
+from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.bindings.ledger import Demands
 from offstage.host.decode.timeline import Timeline
+from offstage.host.request_record import RequestRecord
 
 __all__ = ["AgentRecord", "Token"]
 
@@ -31,6 +33,8 @@ class Token:
     copy_ns: int = 0
     """One-sided reads of this session's blocks, with their checks."""
     put_ns: int = 0
+    unreadable: int = 0
+    """Demands that failed, or gave other bytes than prefill wrote."""
     begun_ns: int = 0
     ended_ns: int = 0
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
@@ -41,6 +45,9 @@ class AgentRecord:
     """One run of the agent."""
 
     tokens: list[Token] = field(default_factory=list)
+    begun_ns: int = 0
+    requests: dict[int, RequestRecord] = field(default_factory=dict)
+    """By number in the workload plan; moments are from `begun_ns` on."""
     blocks_verified: int = 0
     blocks_corrupt: int = 0
     blocks_recomputed: int = 0
@@ -80,6 +87,22 @@ class AgentRecord:
     def ends(self) -> NDArray[np.int64]:
         """Sum over all tokens, `[len(ENDS)]`."""
         return sum((token.ends for token in self.tokens), np.zeros(len(ENDS), np.int64))
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        """The tokens of a tick, which are also those of their requests."""
+        self.tokens.extend(tokens)
+        for one in tokens:
+            request = self.requests[one.session]
+            request.token_at(one.ended_ns - self.begun_ns)
+            request.late_blocks = (request.late_blocks or 0) + int(one.ends[HIT_ENDS])
+            request.unreadable_blocks = (request.unreadable_blocks or 0) + one.unreadable
+
+    def computed_share(self) -> float | None:
+        """Time of ticks in which the batch did not wait for blocks, over the run's; None: no time
+        has passed."""
+        ticks = {one.begun_ns: (one.ended_ns, one.stall_ns) for one in self.tokens}
+        computed_ns = sum(ended - begun - stall for begun, (ended, stall) in ticks.items())
+        return computed_ns / 1e9 / self.wall_s if self.wall_s else None
 
     def ended(self) -> Demands:
         """Demands of all tokens by end; those without an answer are `unanswered`."""

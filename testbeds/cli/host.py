@@ -120,7 +120,8 @@ GranuleOption = Annotated[
     ),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="folder for summary.json and report.html")
+    Path | None,
+    typer.Option("--out", help="folder for summary.json, report.html and requests.parquet"),
 ]
 
 
@@ -283,6 +284,7 @@ def _run_drawn(
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
+    from offstage.testbeds.workloads.requests.served_file import Recorded
 
     if "context_tokens" in given:
         given["context_tokens"] = _one_length(given["context_tokens"])
@@ -292,9 +294,10 @@ def _run_drawn(
     options.check()
     if out is not None:
         _make_folder(out)
+    served: list[Recorded] = []
     with shown(2) as progress:
-        summary = drive(options, link, progress)
-    print_summary(summary, out, form)
+        summary = drive(options, link, progress, served)
+    print_summary(summary, out, form, served)
 
 
 def _make_folder(out: Path) -> None:

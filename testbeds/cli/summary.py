@@ -1,5 +1,7 @@
 """Shows a command's results: files, a table, headlines as JSON."""
 
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from offstage.testbeds.cli.common import Format, emit
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.results import Summary
+    from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = ["print_summary"]
 
@@ -44,11 +47,17 @@ HEADLINES = (
 )
 
 
-def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
-    """Write summary.json and report.html to `out`, if it is given, and print the figures.
-    RunFailed, after all of that, if a check says that they must not be used."""
+def print_summary(
+    summary: "Summary",
+    out: Path | None,
+    form: Format,
+    served: Sequence["Recorded"] = (),
+) -> None:
+    """Write summary.json, report.html and the requests of `served` to `out`, if it is given, and
+    print the figures. RunFailed, after all of that, if a check says that they must not be used."""
     from rich.console import Group
 
+    from offstage.bindings.errors import brings
     from offstage.testbeds.live.checks import refuse
     from offstage.testbeds.report import (
         baselines_table,
@@ -57,6 +66,7 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
         write_report,
         write_summary,
     )
+    from offstage.testbeds.workloads.requests.served_file import REQUESTS_NAME, write_requests
 
     summary = in_words(summary)
     paths: dict[str, Path] = {}
@@ -64,7 +74,12 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
         paths = {"summary": out / "summary.json", "report": out / "report.html"}
         write_summary(summary, paths["summary"])
         write_report(summary, paths["report"])
+        if served and find_spec("pyarrow"):
+            paths["requests"] = out / REQUESTS_NAME
+            write_requests(paths["requests"], served)
     lines = ["", *(str(path) for path in paths.values())] if paths else []
+    if served and paths and "requests" not in paths:
+        lines.append(f"{REQUESTS_NAME} is not written without pyarrow; {brings('parquet')}")
     noted = note_lines(summary.noted())
     beside = baselines_table(summary)
     more: list[RenderableType] = [] if beside is None else [beside, ""]

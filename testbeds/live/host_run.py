@@ -18,6 +18,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import Ledger, share
 from offstage.bindings.notes import Note
+from offstage.host.decode.record import AgentRecord
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
@@ -36,6 +37,8 @@ from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import memory_peak_bytes, run_machine
 from offstage.testbeds.progress import Progress, note_hit
+from offstage.testbeds.workloads.requests.served import ServedRun, Used
+from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = [
     "AGAINST",
@@ -45,6 +48,7 @@ __all__ = [
     "overruns",
     "run",
     "serve_with",
+    "served_of",
     "store_bytes",
 ]
 
@@ -56,11 +60,16 @@ RUN_NAME = "host-run"
 store does not grow with each run."""
 
 
-def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
+def run(
+    options: DriveOptions,
+    link: Endpoint,
+    progress: Progress,
+    served: list[Recorded] | None = None,
+) -> Summary:
     """Prefill what the tier lacks, decode, and compute the figures of this run alone; the report
-    puts them into words. BadInput: options, the login, or a workload that the daemon's sizes do
-    not fit. RunFailed, StoreFull, DeviceTimeout: the daemon went away, is full, or its ledger
-    was reset."""
+    puts them into words. `served` gets the records of its requests. BadInput: options, the login,
+    or a workload that the daemon's sizes do not fit. RunFailed, StoreFull, DeviceTimeout: the
+    daemon went away, is full, or its ledger was reset."""
     begun = time.monotonic()
     options.check()
     with link.attached() as (control, fabric):
@@ -100,7 +109,31 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
+    if served is not None:
+        served.append(served_of(result, record))
     return _summary(options, result, workload, about, time.monotonic() - begun)
+
+
+def served_of(result: RunResult, record: AgentRecord) -> Recorded:
+    """The records of a run's requests, and what they are of."""
+    absent = {
+        **dict.fromkeys(("link", "drive"), "busy time is not counted: see the stages of a report"),
+        "hbm_pool": "sessions leave the pool when they end",
+    }
+    if result.busy_share < 0:
+        absent["dpu_cores"] = "the daemon's counters are its operator's"
+    used = Used(
+        gpu=record.computed_share(),
+        dpu_cores=result.busy_share if result.busy_share >= 0 else None,
+        absent=absent,
+    )
+    about = ServedRun(
+        label=f"{result.name} on {result.storage}",
+        provenance=result.provenance,
+        used=used,
+        absent={"wasted_blocks": "the ledger counts it by run, not by request"},
+    )
+    return about, list(record.requests.values())
 
 
 def _tier(

@@ -19,6 +19,7 @@ from offstage.host.attention import numpy_kernel
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 from offstage.testbeds.cli import run
+from offstage.testbeds.workloads.requests.served_file import read_requests
 
 WORDS = [
     *"--tenant lab --geometry tiny --sessions 2".split(),
@@ -95,6 +96,25 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) 
     assert first["selected"] == second["selected"]
     warm = [any(note["code"] == "warm-start" for note in one["notes"]) for one in (first, second)]
     assert warm == [False, True]
+
+
+def test_its_requests_are_its_sessions(
+    tier: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Does every token of the run have its time in one record, and every demand its end?"""
+    begin_cold(tier, prefetchers="window,ema", eviction="score")
+    one = drive(tier, tmp_path)
+    capsys.readouterr()
+    assert run(["requests", str(tmp_path), "--ttft", "1h", "--format", "json"]) == 0
+    (found,) = checked("requests", capsys.readouterr().out)["runs"]
+    assert (found["requests"], found["refused"]) == (2, 0)
+    assert found["ttft_ms"]["count"] == 2 and found["itl_ms"]["count"] == 2 * (STEPS - 1)
+    assert found["e2e_ms"]["p50"] > found["ttft_ms"]["p50"] >= found["queue_ms"]["p50"] >= 0
+    assert found["span_s"] <= one["wall_s"] and found["objective"]["met"] == 1
+    assert found["hit_tokens"] == 1 and found["absent_blocks"] == 0, "prefill stored all of it"
+    assert found["late_blocks"] == one["ends"]["late"] and found["unreadable_blocks"] == 0
+    assert found["used"]["dpu_cores"] == one["busy_share"]
+    assert 0 < found["used"]["gpu"] < 1 and found["used"]["drive"] is None
 
 
 def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Daemon, tmp_path: Path) -> None:
@@ -356,6 +376,8 @@ def test_a_corrupt_block_fails_the_run(
     (one,) = summary["runs"]
     assert one["blocks_corrupt"] > 0
     assert one["blocks_verified"] + one["blocks_corrupt"] == one["demands"]
+    ((_, records),) = read_requests(out / "requests.parquet")
+    assert sum(each.unreadable_blocks or 0 for each in records) == one["blocks_corrupt"]
     assert f"of the {one['demands']:,} compared blocks were corrupt" in summary["sentence"]
     assert "were not what prefill wrote" in checked("host run", said.out)["failed"][0]
     assert (out / "report.html").exists()

@@ -133,6 +133,7 @@ def headlines() -> Any:
         "baselines": list[run],
         "summary": NotRequired[str],
         "report": NotRequired[str],
+        "requests": NotRequired[str],
     }
     return typed("Headlines", headlines.__doc__ or "", keys)
 

@@ -132,7 +132,7 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
         copies=ran.copies,
         copied_bytes=int(ran.copied.sum()),
         deadlines=ran.deadlines,
-        passed_max=max((one.passed_over for one in ran.records), default=0),
+        passed_max=max((one.passed_over or 0 for one in ran.records), default=0),
         loss=None if without is None else _loss(spec, point, ran, without),
     )
 

@@ -63,7 +63,13 @@ class Router:
         self.active = np.zeros(len(kept_blocks), np.int64)
         columns = (requests.session, requests.arrival_ns, requests.input_tokens)
         self.records = [
-            RequestRecord(request=at, session=session, arrival_ns=arrival_ns, input_tokens=tokens)
+            RequestRecord(
+                request=at,
+                session=session,
+                arrival_ns=arrival_ns,
+                input_tokens=tokens,
+                passed_over=0,
+            )
             for at, (session, arrival_ns, tokens) in enumerate(
                 zip(*(one.tolist() for one in columns), strict=True)
             )
@@ -112,7 +118,7 @@ class Router:
         if not self._waiting:
             return None
         asked = self._waiting[:CONSIDERED]
-        passed = [self.records[one].passed_over for one in asked]
+        passed = [self.records[one].passed_over or 0 for one in asked]
         next_one = begin_next(
             self._rule,
             self._matched(asked),
@@ -125,7 +131,7 @@ class Router:
         if next_one is None:
             return None
         for one in asked[: next_one.waiting]:
-            self.records[one].passed_over += 1
+            self.records[one].passed_over = (self.records[one].passed_over or 0) + 1
         request, host = self._waiting.pop(next_one.waiting), next_one.host
         blocks, record = self._requests.of(request), self.records[request]
         at = np.full(len(blocks), host, np.uint32)

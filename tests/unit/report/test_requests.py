@@ -19,6 +19,7 @@ from offstage.testbeds.cli import run as command
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.run import simulate
 from offstage.testbeds.lab.pod.spec import Point, load_spec
+from offstage.testbeds.report.served.prometheus import exposition
 from offstage.testbeds.report.served.records import records_of
 from offstage.testbeds.workloads.requests.served import ServedRun, Used, served_figures
 from offstage.testbeds.workloads.requests.served_file import read_requests, write_requests
@@ -38,6 +39,7 @@ block_tokens = 64
 k_blocks = 8
 [tier]
 buffer_over_k = [2]
+hbm_pool_over_k = 4
 time_per_token = "10ms"
 [[policy]]
 use = "none"
@@ -182,6 +184,27 @@ def test_the_command_reads_what_a_pod_wrote(
     assert "goodput" in capsys.readouterr().out
 
 
+def test_a_bucket_has_what_is_at_most_its_limit() -> None:
+    found = {one.name: one for one in text_string_to_metric_families(exposition([(RUN, THREE)]))}
+    first = {
+        one.labels["le"]: one.value
+        for one in found["offstage_time_to_first_token_seconds"].samples
+        if one.name.endswith("_bucket")
+    }
+    assert [first[at] for at in ("0.08", "0.1", "0.25", "0.5", "10.0", "+Inf")] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+        3,
+    ]
+    hits = {one.labels["tier"]: one.value for one in found["offstage_prefix_cache_hits"].samples}
+    assert hits == {"hbm": 300, "drive": 150}
+    (absent,) = found["offstage_prefix_blocks"].samples
+    assert (absent.labels["fate"], absent.value) == ("absent", 3), "others are not recorded"
+
+
 def test_tokens_of_a_lab_run_add_up_to_its_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +216,8 @@ def test_tokens_of_a_lab_run_add_up_to_its_time(
     (one,) = shown(capsys, str(out))["runs"]
     point = json.loads((out / "summary.json").read_text())["points"][0]
     metas = [json.loads(np.load(path)["meta"].tobytes()) for path in (out / "parts").glob("*.npz")]
+    rows = pq.read_table(out / "ledger.parquet", columns=["demands"]).column(0).to_numpy()
+    assert 0 < (rows == 0).sum() < len(rows), "some layers demand nothing, and take no hit"
     took_ns = {meta["decoded_ns"] for meta in metas if "decoded_ns" in meta}
     about, records = records_of(out)[0]
     assert {records[0].end_ns} == took_ns
@@ -258,7 +283,9 @@ def test_a_folder_without_records_and_half_a_file_are_one_line(
     assert "has no records of requests" in capsys.readouterr().err
     kept(tmp_path, THREE)
     path = tmp_path / "requests.parquet"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert command(["requests", str(tmp_path)]) == 2
-    line = capsys.readouterr().err
-    assert "requests.parquet" in line and line.count("\n") == 1
+    whole = path.read_bytes()
+    for damaged in (whole[:-100], whole[:60] + bytes(60) + whole[120:]):
+        path.write_bytes(damaged)
+        assert command(["requests", str(tmp_path)]) == 2
+        line = capsys.readouterr().err
+        assert "requests.parquet" in line and line.count("\n") == 1

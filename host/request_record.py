@@ -12,7 +12,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["ASKED", "SERVED", "Found", "RequestRecord", "Run"]
+__all__ = ["Found", "RequestRecord", "Run", "ServedRun", "Used"]
 
 Run = tuple[int, int]
 """Equal gaps between tokens: their ns, and how many follow one another."""
@@ -115,3 +115,24 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     def _last(self) -> str:
         known = [name for name in SERVED if getattr(self, name) is not None]
         return f"{known[-1]} is its last moment"
+
+
+class Used(msgspec.Struct, kw_only=True, frozen=True):
+    """Busy shares of the run's span, each over all units of its kind; `hbm_pool`: share of its
+    blocks that were held at the end. `absent`: why one is None."""
+
+    gpu: float | None = None
+    link: float | None = None
+    dpu_cores: float | None = None
+    drive: float | None = None
+    hbm_pool: float | None = None
+    absent: dict[str, str] = {}
+
+
+class ServedRun(msgspec.Struct, kw_only=True, frozen=True):
+    """What the records of one run are of. `absent`: why a latency or a count is not recorded."""
+
+    label: str
+    provenance: str
+    used: Used = Used()
+    absent: dict[str, str] = {}

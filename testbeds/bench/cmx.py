@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from offstage.asic_model.parameters import read_preset
 from offstage.bindings.errors import BadInput
@@ -35,6 +34,7 @@ from offstage.testbeds.lab.pod.spec import PodSpec, load_spec, points
 from offstage.testbeds.lab.run.source import trace_path
 from offstage.testbeds.prices import catalog
 from offstage.testbeds.table import Column, Table
+from offstage.testbeds.workloads.requests.served import column
 
 __all__ = ["ARMS", "Arm", "Case", "CmxResult", "Keys", "LeftOut", "bench_cmx", "keys_of"]
 
@@ -261,7 +261,7 @@ def _case(spec: PodSpec, say: Say) -> Case:
     for one, fields in ARMS.items():
         own = msgspec.structs.replace(spec, **fields)
         ran = simulate(own, points(own)[0], requests, own.hosts)
-        hosts[one] = np.array([record.host for record in ran.records])
+        hosts[one] = column(ran.records, "host")
         arms.append(figures_of(one, ran))
         say(f"{name}, {one}: {_ms(arms[-1].first_ms_p50)} to the first token")
     arms = [

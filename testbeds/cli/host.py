@@ -280,11 +280,11 @@ def _run_drawn(
 ) -> None:
     """Sessions whose keys and queries are drawn."""
     from offstage.host.model.models import geometry as geometry_of
+    from offstage.host.request_file import Recorded
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
-    from offstage.testbeds.workloads.requests.served_file import Recorded
 
     if "context_tokens" in given:
         given["context_tokens"] = _one_length(given["context_tokens"])

@@ -94,6 +94,11 @@ def _run(
 
     from offstage import __version__
     from offstage.bindings.notes import note_lines
+    from offstage.host.request_file import (
+        REQUESTS_NAME,
+        Recorded,
+        write_requests,
+    )
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.pod.execute import compute, write_parquet
     from offstage.testbeds.lab.pod.requests import trace_notes
@@ -101,11 +106,6 @@ def _run(
     from offstage.testbeds.lab.results.vacuous import seeds_alike
     from offstage.testbeds.lab.run.execute import default_jobs
     from offstage.testbeds.report.lab.pod import pod_sentence, pod_table, write_pod_results
-    from offstage.testbeds.workloads.requests.served_file import (
-        REQUESTS_NAME,
-        Recorded,
-        write_requests,
-    )
 
     served: list[Recorded] | None = [] if keep else None
     try:

@@ -24,7 +24,7 @@ def requests(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="folder of `lab run`, of `lab pod --requests` or of `host run --out`",
+            help="folder of `lab run`, `lab pod --requests` or `host run --out`; or its file",
         ),
     ],
     ttft: Annotated[

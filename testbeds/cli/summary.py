@@ -13,8 +13,8 @@ from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
 
 if TYPE_CHECKING:
+    from offstage.host.request_file import Recorded
     from offstage.testbeds.live.results import Summary
-    from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = ["print_summary"]
 
@@ -58,6 +58,7 @@ def print_summary(
     from rich.console import Group
 
     from offstage.bindings.errors import brings
+    from offstage.host.request_file import REQUESTS_NAME, write_requests
     from offstage.testbeds.live.checks import refuse
     from offstage.testbeds.report import (
         baselines_table,
@@ -66,7 +67,6 @@ def print_summary(
         write_report,
         write_summary,
     )
-    from offstage.testbeds.workloads.requests.served_file import REQUESTS_NAME, write_requests
 
     summary = in_words(summary)
     paths: dict[str, Path] = {}

@@ -26,6 +26,8 @@ from offstage.host.link.granular import GranularSessions
 from offstage.host.link.tier_sessions import Sessions
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import GEOMETRIES
+from offstage.host.request_file import Recorded
+from offstage.host.request_record import ServedRun, Used
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
 from offstage.testbeds.live.model_results import PolicyKeys
@@ -37,8 +39,6 @@ from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import memory_peak_bytes, run_machine
 from offstage.testbeds.progress import Progress, note_hit
-from offstage.testbeds.workloads.requests.served import ServedRun, Used
-from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = [
     "AGAINST",

@@ -17,9 +17,9 @@ from damaged import damage_fetches, damage_store
 from offstage.bindings.errors import RunFailed
 from offstage.host.attention import numpy_kernel
 from offstage.host.gpu import interpreted
+from offstage.host.request_file import read_requests
 from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 from offstage.testbeds.cli import run
-from offstage.testbeds.workloads.requests.served_file import read_requests
 
 WORDS = [
     *"--tenant lab --geometry tiny --sessions 2".split(),

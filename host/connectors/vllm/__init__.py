@@ -27,6 +27,7 @@ from offstage.host.connectors.objects import ObjectClient
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans, Saved
+from offstage.host.connectors.vllm.requests import log_of
 from offstage.host.connectors.vllm.stats import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
 from offstage.host.endpoint import Endpoint
@@ -36,7 +37,7 @@ __all__ = ["Connector"]
 
 SWITCHES = ("layer_wise", "prefetch", "choose")
 BOUNDS = {"patience_s": PATIENCE_S, "patience_min_s": PATIENCE_MIN_S}
-OWN = (*SWITCHES, "model", "weights_id", "patience_min_s")
+OWN = (*SWITCHES, "model", "weights_id", "patience_min_s", "requests")
 CONFIGS = ("attention", "kernel", "compilation", "lora")  # that choose kernels, as vLLM hashes them
 NAMES = ("_name_or_path", "transformers_version")  # in a model's configuration, of no effect
 log = logging.getLogger("offstage.connectors")
@@ -59,6 +60,7 @@ class Connector:
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         on, bounds = _switches_of(extra), _bounds_of(extra)
         ranks = vllm_config.parallel_config.world_size
+        self._log = None if role.name == "WORKER" else log_of(extra.get("requests"))
         what = f"{len(self._names)} layers of {spec}" + (f" in {ranks} parts" if ranks > 1 else "")
         self._client = _client_of(vllm_config, what)
         events = getattr(vllm_config, "kv_events_config", None)
@@ -71,6 +73,7 @@ class Connector:
             events=bool(events and events.enable_kv_cache_events),
             ranks=ranks,
             adapters=Adapters(process_began_ns()),
+            log=self._log,
             **bounds,
         )
         rank, agree = _group_of(role) if ranks > 1 else (0, None)
@@ -209,7 +212,9 @@ class Connector:
         return _switches_of(extra_config)["layer_wise"]
 
     def shutdown(self) -> None:
-        """Store what is on its way, and leave the daemon."""
+        """Store what is on its way, write the records of requests, and leave the daemon."""
+        if self._log is not None:
+            self._log.write()
         if self._client is not None:
             self._client.close()
 

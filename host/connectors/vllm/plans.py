@@ -19,6 +19,7 @@ from typing import Any
 from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
+from offstage.host.connectors.vllm.requests import RequestLog
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
 from offstage.host.model.identity import Adapters, Weights
 
@@ -129,13 +130,15 @@ class Plans:
         adapters: Adapters | None = None,
         patience_s: float = PATIENCE_S,
         patience_min_s: float = PATIENCE_MIN_S,
+        log: RequestLog | None = None,
     ) -> None:
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
         computed; `events`: vLLM's subscribers learn what the tier has; `adapters`: which ones
         vLLM holds, None: requests with one are left to vLLM. A load or lookup may take as long as
         computing would, and `patience_min_s` in any case: `patience_s` until that is known, and a
-        lookup never longer."""
+        lookup never longer. `log` records the requests."""
+        self._log = log
         self._client, self._block_tokens, self._size = client, block_tokens, size
         self._ranks = ranks
         self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
@@ -156,6 +159,8 @@ class Plans:
 
     def arrive(self, request: Any) -> None:
         """A new request: look up its blocks, and prefetch those that are stored."""
+        if self._log is not None:
+            self._log.arrive(request)
         if self._client is None or not _is_text(request):
             return
         adapter = self._held(request)
@@ -189,6 +194,8 @@ class Plans:
     def _look(self, one: _Request, first: int, count: int | None = None) -> None:
         """Look up all blocks from `first` on, or `count` of them."""
         assert self._client is not None
+        if self._log is not None:
+            self._log.asked(one.request.request_id)
         keys = one.keys[first:] if count is None else one.keys[first : first + count]
         one.looked_s = time.monotonic()
         one.within_s = min(self._patience_s, self._bound_s(one.request.num_tokens))
@@ -256,7 +263,12 @@ class Plans:
             waiting += sum(other.decision.tokens for other in self._landing.values())
             one.decision = self.choice.decide(tokens, waiting, apart=one.apart)
             one.decision.fetched |= not self._choose
-        return tokens if one.decision is not None and one.decision.fetched else 0
+        fetched = one.decision is not None and one.decision.fetched
+        if self._log is not None:
+            missing = max(0, last - one.found)
+            wasted = tokens // self._block_tokens if self._ahead and not fetched else 0
+            self._log.matched(request.request_id, computed, tokens, missing, wasted)
+        return tokens if fetched else 0
 
     def is_apart(self, request: Any) -> bool:
         """Whether to load the match asynchronously, since other requests would wait for it in the
@@ -284,6 +296,8 @@ class Plans:
             last = one.first + tokens // self._block_tokens
             pairs = zip(one.keys[one.first : last], blocks[one.first : last], strict=True)
             self.counts["fetched_tokens"] += tokens
+            if self._log is not None and not one.apart:
+                self._log.loads(request.request_id)
             if not one.apart:
                 self._step.loads.extend(pairs)
                 return
@@ -321,6 +335,8 @@ class Plans:
                 self._will_tell(one, full)
                 one.saved = full
         self._numbers += 1
+        if self._log is not None:
+            self._log.step(self._numbers, computed)
         self._idle, self._running = not computed, set(computed)
         if self._idle and self._landing:
             time.sleep(IDLE_S)  # vLLM asks again at once
@@ -346,6 +362,8 @@ class Plans:
 
     def learn(self, report: Report) -> None:
         """Learn from the report of a completed step."""
+        if self._log is not None:
+            self._log.step_ended(report.number)
         computed_s = report.took_s - report.waited_s
         if report.tokens >= self._block_tokens:
             self.choice.compute.learn(report.tokens, computed_s)
@@ -381,6 +399,8 @@ class Plans:
         one.workers -= took_s >= 0
         if one.workers == 0:
             del self._landing[request_id]
+            if self._log is not None:
+                self._log.landed(request_id)
             if one.loaded_bytes:
                 self.choice.fetch.learn(one.loaded_bytes, one.alone_s)
             self.choice.ended(one.decision, one.took_s)
@@ -400,6 +420,8 @@ class Plans:
 
     def finish(self, request: Any) -> None:
         """Forget a request; retain or prefetch its KV as its hints say."""
+        if self._log is not None:
+            self._log.finish(request.request_id)
         one = self._requests.pop(request.request_id, None)
         self._landing.pop(request.request_id, None)
         if one is None:

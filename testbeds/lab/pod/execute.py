@@ -14,14 +14,14 @@ import msgspec
 
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import RunFailed, needs
+from offstage.host.request_file import Recorded
+from offstage.host.request_record import ServedRun
 from offstage.testbeds.lab.pod.point_figures import PodPoint, figures_of
 from offstage.testbeds.lab.pod.run import Ran, run_point
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, points
 from offstage.testbeds.lab.run.parts import code_version
 from offstage.testbeds.lab.run.spread import spread
 from offstage.testbeds.progress import Progress
-from offstage.testbeds.workloads.requests.served import ServedRun
-from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = ["compute", "write_parquet"]
 

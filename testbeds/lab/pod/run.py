@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.decode.schedule import Rule
-from offstage.host.request_record import Found, RequestRecord
+from offstage.host.request_record import Found, RequestRecord, Used
 from offstage.testbeds.lab.pod.drives import Ends, Fates
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.lab.pod.tier import Looked, Tier
-from offstage.testbeds.workloads.requests.served import Used
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["Ran", "run_point", "simulate"]

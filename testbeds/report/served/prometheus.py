@@ -17,8 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from offstage.host.request_file import Recorded
 from offstage.testbeds.workloads.requests.served import column, spans_ms
-from offstage.testbeds.workloads.requests.served_file import Recorded
 
 __all__ = ["exposition"]
 

@@ -14,22 +14,21 @@ import numpy as np
 
 from offstage.asic_model.twice import DEVICE, FLASH, LINK
 from offstage.bindings.errors import BadInput
-from offstage.host.request_record import RequestRecord
+from offstage.host.request_file import (
+    REQUESTS_NAME,
+    Recorded,
+    read_requests,
+)
+from offstage.host.request_record import RequestRecord, ServedRun, Used
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
 from offstage.testbeds.lab.results.summary import LabSummary
 from offstage.testbeds.lab.run.point import HIT_NS
 from offstage.testbeds.report.bottleneck.figures import NO_DEVICE, spec_of
 from offstage.testbeds.report.page.files import SUMMARY_NAME, holds_lab_summary, read_lab_summary
-from offstage.testbeds.workloads.requests.served import ServedRun, Used
-from offstage.testbeds.workloads.requests.served_file import (
-    REQUESTS_NAME,
-    Recorded,
-    read_requests,
-)
 
 __all__ = ["records_of"]
 
-FIX = "give a folder of `lab run`, of `lab pod --requests`, or of `host run --out`"
+FIX = "give a folder of `lab run`, of `lab pod --requests` or of `host run --out`"
 STORED = "a lab run begins with contexts that are stored"
 BY_RUN = "the ledger counts it by run, not by request"
 PACED = "time_per_token is an axis of the sweep"

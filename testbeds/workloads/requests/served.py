@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import share
-from offstage.host.request_record import RequestRecord
+from offstage.host.request_record import RequestRecord, ServedRun, Used
 
 __all__ = [
     "SLO_TIMES",
     "Latency",
     "Objective",
     "ServedFigures",
-    "ServedRun",
-    "Used",
     "column",
     "found_share",
     "served_figures",
@@ -36,27 +34,6 @@ COUNTS = ("absent", "unreadable", "late", "wasted")
 UNSEEN = "this surface does not record it"
 Spans = dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
 """Times in ms by latency, and how often each occurred."""
-
-
-class Used(msgspec.Struct, kw_only=True, frozen=True):
-    """Busy shares of the run's span, each over all units of its kind; `hbm_pool`: share of its
-    blocks that were held at the end. `absent`: why one is None."""
-
-    gpu: float | None = None
-    link: float | None = None
-    dpu_cores: float | None = None
-    drive: float | None = None
-    hbm_pool: float | None = None
-    absent: dict[str, str] = {}
-
-
-class ServedRun(msgspec.Struct, kw_only=True, frozen=True):
-    """What the records of one run are of. `absent`: why a latency or a count is not recorded."""
-
-    label: str
-    provenance: str
-    used: Used = Used()
-    absent: dict[str, str] = {}
 
 
 class Latency(msgspec.Struct, kw_only=True, frozen=True):

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from lab_runs import here
 from prometheus_client.parser import text_string_to_metric_families
 
-from offstage.host.request_record import Found, RequestRecord
+from offstage.host.request_file import read_requests, write_requests
+from offstage.host.request_record import Found, RequestRecord, ServedRun, Used
 from offstage.testbeds.cli import run as command
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.run import simulate
 from offstage.testbeds.lab.pod.spec import Point, load_spec
 from offstage.testbeds.report.served.prometheus import exposition
 from offstage.testbeds.report.served.records import records_of
-from offstage.testbeds.workloads.requests.served import ServedRun, Used, served_figures
-from offstage.testbeds.workloads.requests.served_file import read_requests, write_requests
+from offstage.testbeds.workloads.requests.served import served_figures
 
 S, MS = 10**9, 10**6
 RUN = ServedRun(label="by hand", provenance="modelled", used=Used(gpu=0.5))

@@ -14,8 +14,7 @@ import msgspec
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import BadInput, needs
 from offstage.bindings.outside import decode_json
-from offstage.host.request_record import RequestRecord
-from offstage.testbeds.workloads.requests.served import ServedRun
+from offstage.host.request_record import RequestRecord, ServedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa

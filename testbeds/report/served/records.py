@@ -14,6 +14,7 @@ import numpy as np
 
 from offstage.asic_model.twice import DEVICE, FLASH, LINK
 from offstage.bindings.errors import BadInput
+from offstage.bindings.units import format_rate
 from offstage.host.request_file import (
     REQUESTS_NAME,
     Recorded,
@@ -21,7 +22,7 @@ from offstage.host.request_file import (
 )
 from offstage.host.request_record import RequestRecord, ServedRun, Used
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
-from offstage.testbeds.lab.results.summary import LabSummary
+from offstage.testbeds.lab.results.summary import LabSummary, PointInfo
 from offstage.testbeds.lab.run.point import HIT_NS
 from offstage.testbeds.report.bottleneck.figures import NO_DEVICE, spec_of
 from offstage.testbeds.report.page.files import SUMMARY_NAME, holds_lab_summary, read_lab_summary
@@ -31,7 +32,8 @@ __all__ = ["records_of"]
 FIX = "give a folder of `lab run`, of `lab pod --requests` or of `host run --out`"
 STORED = "a lab run begins with contexts that are stored"
 BY_RUN = "the ledger counts it by run, not by request"
-PACED = "time_per_token is an axis of the sweep"
+PACES = {"tier", "tier.time_per_token", "tier.decode_cost"}
+PACED = "time_per_token differs between the points of the sweep"
 CHIP = "what a chip model takes for a hit is in no ledger"
 ABSENT = {
     **dict.fromkeys(("ttft_ms", "e2e_ms", "queue_ms", "found", "absent_blocks"), STORED),
@@ -53,16 +55,15 @@ def records_of(folder: Path) -> list[Recorded]:
 
 def _of_lab(folder: Path, summary: LabSummary) -> list[Recorded]:
     ledger, spec = folder / LEDGER_NAME, spec_of(summary, str(folder))
-    layer_ns = spec.time_per_token_ns // spec.layer_count
-    paced = "tier.time_per_token" in spec.sweep or "tier.decode_cost" in spec.sweep
+    paced = bool(PACES & spec.sweep.keys() or (spec.sweep and spec.tier.decode_cost))
     found: list[Recorded] = []
     for number, described in sorted(describe(ledger).items()):
         info = described.info
         why = PACED if paced else CHIP if info.device else ""
-        records = _of_point(ledger, number, 0 if why else layer_ns)
+        records = _of_point(ledger, number, 0 if why else spec.time_per_token_ns)
         points = [one for one in summary.points if one.info == info]
         run = ServedRun(
-            label=f"{info.workload}, {info.policy}, {info.eviction}, {info.buffer_over_k:g} k",
+            label=_label(info),
             provenance="modelled",
             used=_used(points[0].used if points else {}, records, spec.time_per_token_ns),
             absent=ABSENT | dict.fromkeys(TIMES if why else (), why),
@@ -71,6 +72,14 @@ def _of_lab(folder: Path, summary: LabSummary) -> list[Recorded]:
     if not found:
         raise BadInput("has no points with a ledger", str(folder), FIX)
     return found
+
+
+def _label(info: PointInfo) -> str:
+    """A point by what tells it from the others of its run."""
+    words = [info.workload, info.policy, info.eviction, f"buffer {info.buffer_over_k:g} k"]
+    words += [f"pool {info.hbm_pool_over_k:g} k"] * bool(info.hbm_pool_over_k)
+    words += [f"cap {format_rate(info.bandwidth_bytes_per_s)}"] * bool(info.bandwidth_bytes_per_s)
+    return ", ".join(words)
 
 
 def _used(device: dict[str, float], records: Sequence[RequestRecord], token_ns: int) -> Used:
@@ -83,32 +92,34 @@ def _used(device: dict[str, float], records: Sequence[RequestRecord], token_ns: 
         absent["gpu"] = "the times of tokens are not known"
     tokens = sum(one.output_tokens or 0 for one in records)
     return Used(
-        gpu=tokens * token_ns / took_ns if took_ns else None,
+        gpu=min(1.0, tokens * token_ns / took_ns) if took_ns else None,  # a layer is whole ns
         absent=absent,
         **{name: device.get(part) for name, part in parts.items()},
     )
 
 
-def _of_point(ledger: Path, number: int, layer_ns: int) -> list[RequestRecord]:
-    """The sessions of one point over all seeds. `layer_ns` 0: their times are not known."""
+def _of_point(ledger: Path, number: int, token_ns: int) -> list[RequestRecord]:
+    """The sessions of one point over all seeds. `token_ns`: the GPU's time for a token; 0: what a
+    token took is not known."""
     table = ledger_rows(ledger, number, COLUMNS)
     rows = {name: table.column(name).to_numpy().astype(np.int64) for name in COLUMNS}
     order = np.lexsort((rows["layer"], rows["step"], rows["session"], rows["seed"]))
     rows = {name: values[order] for name, values in rows.items()}
+    layer_ns = token_ns // (int(rows["layer"].max(initial=0)) + 1)
     took_ns = rows["stall_ns"] + layer_ns + HIT_NS * (rows["demands"] > 0)
     firsts = np.flatnonzero(np.diff(rows["session"], prepend=-1) | np.diff(rows["seed"], prepend=0))
     found = []
     for begin, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
-        token_ns = np.bincount(rows["step"][begin:end], took_ns[begin:end]).astype(np.int64)
+        each_ns = np.bincount(rows["step"][begin:end], took_ns[begin:end]).astype(np.int64)
         record = RequestRecord(
             request=int(rows["session"][begin]),
             session=int(rows["session"][begin]),
-            output_tokens=len(token_ns),
+            output_tokens=len(each_ns),
             late_blocks=int(rows["end_late"][begin:end].sum()),
         )
-        if layer_ns:
-            record.scheduled_ns, record.first_token_ns = 0, int(token_ns[0])
-            record.gaps_ns = [(gap, len(list(run))) for gap, run in groupby(token_ns[1:].tolist())]
-            record.end_ns = int(token_ns.sum())
+        if token_ns:
+            record.scheduled_ns, record.first_token_ns = 0, int(each_ns[0])
+            record.gaps_ns = [(gap, len(list(run))) for gap, run in groupby(each_ns[1:].tolist())]
+            record.end_ns = int(each_ns.sum())
         found.append(record)
     return found

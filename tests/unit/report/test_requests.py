@@ -228,6 +228,25 @@ def test_tokens_of_a_lab_run_add_up_to_its_time(
     assert one["late_blocks"] == point["ends"]["late"]
 
 
+def test_every_point_of_a_lab_run_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Two points of one name would be one series."""
+    (tmp_path / "lab.toml").write_text(LAB.replace('"none"', '"window+ema"'))
+    axes = ("--set", 'tier.bandwidth=["unlimited", "1GB/s"]', "--set", "tier.buffer_over_k=[2, 4]")
+    out = tmp_path / "out"
+    assert here("run", str(tmp_path / "lab.toml"), *axes, "--out", str(out)) == 0
+    labels = [about.label for about, _ in records_of(out)]
+    assert len(set(labels)) == len(labels) == 2 + 4, "none, and window+ema under each cap"
+
+
+def test_a_sweep_of_the_pace_leaves_the_times_of_tokens_absent(tmp_path: Path) -> None:
+    """The summary has one spec for all points, which would give some of them another's pace."""
+    (tmp_path / "lab.toml").write_text(LAB + '[sweep]\n"tier.time_per_token" = ["5ms", "9ms"]\n')
+    assert here("run", str(tmp_path / "lab.toml"), "--out", str(tmp_path / "out")) == 0
+    for about, records in records_of(tmp_path / "out"):
+        assert "differs" in about.absent["itl_ms"] and about.used.gpu is None
+        assert not any(one.gaps_ns or one.end_ns for one in records)
+
+
 def test_a_chips_hits_leave_the_times_of_tokens_absent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

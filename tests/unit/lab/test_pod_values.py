@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.pod.drives import Drives, Ends, Fates
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.run import Ran, simulate
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, load_spec
+from offstage.testbeds.workloads.requests.served import column
 
 S = 10**9
 BLOCK = 160 << 20
@@ -154,6 +156,14 @@ def ran(requests: Requests, **changes: Any) -> Ran:
     return simulate(spec_of(**changes), Point(1, "round-robin", "none", 1), requests, 1)
 
 
+def first_ns(one: Ran) -> NDArray[np.int64]:
+    return column(one.records, "first_token_ns")
+
+
+def tier_tokens(one: Ran) -> list[int]:
+    return [record.found_tokens(["arena", "drive"]) for record in one.records]
+
+
 AGAIN = requests_of([list(range(8)), list(range(100, 102)), list(range(8))], [0, 10 * S, 20 * S])
 """A prompt, one that takes the place of its first two blocks in a store of eight, and it again."""
 
@@ -162,10 +172,10 @@ AGAIN = requests_of([list(range(8)), list(range(100, 102)), list(range(8))], [0,
 def test_behind_a_hole_all_is_reused_or_nothing(exist: bool) -> None:
     room = {"store": "1280MiB", "exist": exist}
     ends = {holes: ran(AGAIN, holes=holes, **room) for holes in (False, True)}
-    assert [int(one.rows["tier_tokens"][2]) for one in ends.values()] == [0, 6 * 512]
+    assert [tier_tokens(one)[2] for one in ends.values()] == [0, 6 * 512]
     assert ends[False].ends == Ends(absent=12 * VALUES, behind=6 * VALUES)
     assert ends[True].ends == Ends(on_time=6 * VALUES, absent=12 * VALUES)
-    saved = ends[False].rows["first_ns"][2] - ends[True].rows["first_ns"][2]
+    saved = int(first_ns(ends[False])[2] - first_ns(ends[True])[2])
     link_ns = 6 * BLOCK * S // spec_of().link_bytes_per_s
     assert saved == 6 * 512 * S // 20_000 - link_ns
     assert ends[True].put.sum() == 12 * BLOCK  # only the hole is put again
@@ -174,12 +184,12 @@ def test_behind_a_hole_all_is_reused_or_nothing(exist: bool) -> None:
 def test_asking_first_costs_a_round_trip_and_a_command_for_each_value() -> None:
     costs = {"commands_per_s": 1_000_000, "round_trip": "1ms", "link": "10TB/s", "drives": 1024}
     asked, not_asked = (
-        ran(AGAIN, exist=one, holes=True, **costs).rows["first_ns"] for one in (True, False)
+        first_ns(ran(AGAIN, exist=one, holes=True, **costs)) for one in (True, False)
     )
     commands_ns = 8 * VALUES * S // 1_000_000
     # The first prompt is absent: who asks first sends nothing after it.
     assert (asked - not_asked).tolist() == [0, 0, 1_000_000 + commands_ns]
-    smaller = ran(AGAIN, exist=True, holes=True, **costs | {"value": "1MiB"}).rows["first_ns"]
+    smaller = first_ns(ran(AGAIN, exist=True, holes=True, **costs | {"value": "1MiB"}))
     assert (smaller - asked)[2] == 2 * (10 - 1) * commands_ns  # asked, then retrieved
 
 
@@ -194,7 +204,7 @@ def test_hints_move_the_drives_reads_into_the_wait_for_earlier_requests() -> Non
     assert found["none"].ends.missing == found["deadline"].ends.on_time == 8 * VALUES
     assert found["none"].drive_bytes == found["deadline"].drive_bytes == 8 * BLOCK
     drives_ns = 8 * BLOCK * S // spec_of(drives=1).drive_bytes_per_s
-    times = {hints: int(one.rows["first_ns"][3]) for hints, one in found.items()}
+    times = {hints: int(first_ns(one)[3]) for hints, one in found.items()}
     assert times["deadline"] == times["perfect"]
     link_ns = 8 * BLOCK * S // spec_of().link_bytes_per_s
     latency_ns = spec_of().read_latency_ns
@@ -204,14 +214,14 @@ def test_hints_move_the_drives_reads_into_the_wait_for_earlier_requests() -> Non
 def test_a_host_that_retrieves_when_scheduled_has_one_request_at_a_time() -> None:
     """With nothing to retrieve, when it would be retrieved changes no first token."""
     requests = requests_of([[n, n + 50] for n in range(9)], [n * S // 100 for n in range(9)])
-    scheduled, taken = (ran(requests, retrieve=one).rows for one in ("scheduled", "taken"))
-    assert scheduled["first_ns"].tolist() == taken["first_ns"].tolist()
-    assert len(set(np.diff(scheduled["first_ns"]).tolist())) == 1
+    scheduled, taken = (first_ns(ran(requests, retrieve=one)) for one in ("scheduled", "taken"))
+    assert scheduled.tolist() == taken.tolist()
+    assert len(set(np.diff(scheduled).tolist())) == 1
 
 
 def test_without_a_store_hosts_ask_nobody() -> None:
     found = ran(AGAIN, store="0B", commands_per_s=1000, round_trip="1s")
-    assert found.ends == Ends() and found.drive_bytes == 0 and not found.rows["tier_tokens"].any()
+    assert found.ends == Ends() and found.drive_bytes == 0 and not any(tier_tokens(found))
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def demo(
         pool_ratio=pool,
         warm_up=warm_up,
         keep_store=keep_store,
-        isolate=isolate,
+        cores="alone" if isolate else "any",
         kernel=kernel.value,
         device=device,
         time_per_token=time_per_token,

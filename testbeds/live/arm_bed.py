@@ -21,7 +21,7 @@ from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
-from offstage.testbeds.live.demo_options import ARMS, Arm
+from offstage.testbeds.live.demo_options import ARMS, Arm, Cores
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.run_figures import RunLabel, run_result
@@ -54,17 +54,18 @@ class Attached:
 
 @dataclass
 class ArmBed:
-    """What the arms of a demo share. `isolate`: the daemon's reactor has a core to itself, and this
-    process keeps off it while the daemon runs. `prefilled`: what the prefill wrote, if known."""
+    """What the arms of a demo share. `cores`: `apart`, the daemon's reactor is pinned to the last
+    core, and this process keeps off it while the daemon runs; `alone`, the reactor also goes before
+    all other work of that core; `any`, neither. `prefilled`: what the prefill wrote, if known."""
 
     bed: LocalBed
     sizes: DaemonSizes
-    isolate: bool = False
+    cores: Cores = "any"
     prefilled: Written | None = None
 
     def __post_init__(self) -> None:
         self.core = -1
-        if self.isolate:
+        if self.cores == "alone" or (self.cores == "apart" and len(os.sched_getaffinity(0)) > 1):
             self.core = spare_core(-1, "--isolate")
 
     def prefill(self, storage: Storage, write: Callable[[Attached], None]) -> None:
@@ -111,7 +112,7 @@ class ArmBed:
         """Keep this process off the reactor's core. Entered behind the daemon's start: a daemon
         inherits the cores that it may use."""
         cores = os.sched_getaffinity(0)
-        if self.isolate:
+        if self.core >= 0:
             os.sched_setaffinity(0, cores - {self.core})
         try:
             yield
@@ -125,8 +126,8 @@ class ArmBed:
         if record_dir is not None:
             forget(record_dir)
         sections = self.bed.sections(self.sizes, storage.keys, arm.policy)
-        if self.isolate:
-            sections["daemon"] |= {"isolate": True, "cpu": self.core}
+        if self.core >= 0:
+            sections["daemon"] |= {"isolate": self.cores == "alone", "cpu": self.core}
         with (
             serve(sections, self.bed.work, name=name, record=record_dir) as tier,
             self._aside(),

@@ -154,7 +154,7 @@ def _prefilled(
     def write(host: Attached) -> None:
         contexts.update(prefill(options, workload, host.control, host.fabric, progress).contexts)
 
-    arms = ArmBed(bed, _sizes(options, workload), options.isolate)
+    arms = ArmBed(bed, _sizes(options, workload), options.cores)
     arms.prefill(MEASURED, write)
     trace = DemandTrace(first_guesses(options, workload, contexts) if options.warm_up else {})
     return _Shared(options, workload, arms, progress, contexts, trace)

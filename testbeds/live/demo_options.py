@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from offstage.bindings.errors import BadInput
 from offstage.host.baselines import KINDS
 from offstage.testbeds.live.options import DriveOptions, TimePerToken
 
-__all__ = ["ARMS", "MODEL", "MODEL_ARMS", "Arm", "DemoOptions"]
+__all__ = ["ARMS", "MODEL", "MODEL_ARMS", "Arm", "Cores", "DemoOptions"]
+
+Cores = Literal["any", "apart", "alone"]
+"""Cores of the daemon's reactor and of this process: see `ArmBed`."""
 
 MODEL = "smollm2-135m"
 """The model of a demo that names none."""
@@ -67,7 +70,7 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     storages: tuple[str, ...] = ("measured", "emulated")
     nvme: str = "gen5-tlc"
     keep_store: bool = False
-    isolate: bool = False
+    cores: Cores = "any"
     ahead: bool = False
     """Also run the fullest arm on each storage a layer ahead."""
     baselines: tuple[str, ...] = ()

@@ -1,15 +1,21 @@
 """Does `asic validate` record what it needs by itself, judge all of it, and refuse half of it?"""
 
+import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from against_schema import checked
 
 from offstage.asic_model.judge import FIGURES
 from offstage.asic_model.samples import read_samples
+from offstage.dpu.storage.alone import REACTOR
+from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.cli import run
+from offstage.testbeds.live import arm_bed, demo
 from offstage.testbeds.report.compare import recordings, validate
 from offstage.testbeds.report.compare.validate import read_measured
 
@@ -26,7 +32,25 @@ def test_the_command_records_fits_and_predicts(
 ) -> None:
     """Small runs of a daemon here: every figure of the workload held out is judged, over all its
     repeats, and the order of events is that of the log to the nanosecond. Whether times are met is
-    the machine's matter, and so is the exit code."""
+    the machine's matter, and so is the exit code. The reactor and the host share no core."""
+    cores, began, filled = os.sched_getaffinity(0), arm_bed.serve, demo.prefill
+    pids = []
+
+    @contextmanager
+    def serve(*words: Any, **more: Any) -> Iterator[Daemon]:
+        with began(*words, **more) as tier:
+            pids.append(tier.process.pid)
+            yield tier
+
+    def prefill(*words: Any) -> Any:
+        tasks = Path(f"/proc/{pids[-1]}/task").iterdir()
+        (reactor,) = (one for one in tasks if (one / "comm").read_text().strip() == REACTOR)
+        taken = os.sched_getaffinity(int(reactor.name))
+        assert len(cores) == 1 or (len(taken) == 1 and os.sched_getaffinity(0) == cores - taken)
+        return filled(*words)
+
+    monkeypatch.setattr(arm_bed, "serve", serve)
+    monkeypatch.setattr(demo, "prefill", prefill)
     monkeypatch.setattr(recordings, "FITTED", ((1, 32_768), (1, 65_536)))
     monkeypatch.setattr(recordings, "PREDICTED", ((2, 32_768),))
     monkeypatch.setattr(recordings, "REPEATS", 2)

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from offstage.bindings.drives import TAGS, Tag
+
 __all__ = [
     "BLOCKS",
     "DIMENSIONS",
@@ -30,16 +32,6 @@ __all__ = [
     "Scheduler",
     "Tag",
 ]
-
-Tag = Literal["measured", "synthesized", "cited", "derived", "vendor", "guess"]
-TAGS: dict[str, str] = {
-    "measured": "timed or computed by a tool on a machine of ours",
-    "synthesized": "what our Verilog came to in a cell library, at most",
-    "cited": "read in the named source",
-    "derived": "computed from cited or measured numbers",
-    "vendor": "a vendor's claim without independent confirmation",
-    "guess": "unknown: the range is meant to be wide",
-}
 
 DIMENSIONS: dict[str, dict[str, float]] = {
     "time": {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12},

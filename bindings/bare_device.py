@@ -4,7 +4,6 @@ Live, its reactor runs on a separate thread; simulated, clock and storage are vi
 that waits on a driver runs the reactor. One tenant, one host to begin with, no control plane.
 """
 
-import errno
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
+from offstage.bindings.drives import preset
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.figures import TenantStatus, read_struct
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
@@ -210,8 +210,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     storage.backend, storage.path = config.backend.encode(), config.path.encode()
     storage.size_bytes, storage.lba_size_bytes = config.store_size_bytes, lba
     storage.queue_depth_max, storage.thread_count, storage.seed = 128, 2, config.seed
-    rc = lib.ofs_nvme_preset(config.nvme.encode(), ffi.addressof(storage, "nvme"))
-    assert rc == 0, errno.errorcode[-rc]
+    storage.nvme = preset(config.nvme).params
     store.payload_size_bytes, store.layer_count = config.payload_size_bytes, config.layer_count
     store.tenant_max, store.segment_size_bytes = 1, max(MIB, 8 * config.payload_size_bytes)
     store.io_max, store.reserve_segments, store.format = 64, 1, 1

@@ -22,7 +22,7 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
-ANALYSIS_FIRMWARE = ("nvme_blocks", "nvme_cost", "nvme_flash", "nvme_model", "nvme_presets")
+ANALYSIS_FIRMWARE = ("nvme_blocks", "nvme_cost", "nvme_flash", "nvme_model")
 CHIP_FIRMWARE = ("histogram", "nvme_blocks", "nvme_flash", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings import sides, spdk
+from offstage.bindings.drives import Preset, preset, presets
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant, layout
@@ -45,37 +46,6 @@ LATER = (1 << 64) - 1
 """Of the drive's model: an end that `NvmeModel.poll` tells."""
 SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512
-
-
-@dataclass(frozen=True)
-class Preset:
-    """One drive: parameters (ps, bytes, bytes/s) and the published figures; 0: none known."""
-
-    name: str
-    source: str
-    params: dict[str, int]
-    cited: dict[str, int]
-
-
-def presets() -> list[str]:
-    """Names of the NVMe presets."""
-    names: list[str] = []
-    while (name := lib.ofs_nvme_preset_name(len(names))) != ffi.NULL:
-        names.append(text_of(name))
-    return names
-
-
-def preset(name: str) -> Preset:
-    """The preset `name`; `BadInput` names those there are."""
-    known = presets()
-    if name not in known:
-        raise BadInput(f"no NVMe preset {name!r}", "nvme", f"choose one of {', '.join(known)}")
-    params = ffi.new("struct ofs_nvme_params *")
-    cited = ffi.new("struct ofs_nvme_cited *")
-    check_rc(lib.ofs_nvme_preset(name.encode(), params), "reading a preset")
-    check_rc(lib.ofs_nvme_preset_cited(name.encode(), cited), "reading a preset")
-    source = text_of(lib.ofs_nvme_preset_source(known.index(name)))
-    return Preset(name, source, _fields(params), _fields(cited))
 
 
 @dataclass(frozen=True)
@@ -127,7 +97,14 @@ class NvmeModel:
     def submit(
         self, now_ps: int, offset_bytes: int, size_bytes: int, write: bool = False, tag: int = 0
     ) -> int:
-        """When the I/O ends, in ps; of a drive with schedulers `LATER`, and `poll` tells."""
+        """When the I/O ends, in ps; of a drive with schedulers `LATER`, and `poll` tells.
+        `BadInput` for bytes that no drive has an address of."""
+        if offset_bytes < 0 or not 0 <= size_bytes < 1 << 32 or (offset_bytes | size_bytes) % 512:
+            raise BadInput(
+                f"{size_bytes} bytes at {offset_bytes} are no I/O of a drive",
+                "nvme",
+                "give multiples of 512 bytes, at most 4 GiB",
+            )
         return int(
             lib.ofs_nvme_model_submit(
                 self._model, now_ps, int(write), tag, offset_bytes, size_bytes
@@ -140,6 +117,13 @@ class NvmeModel:
         while count := lib.ofs_nvme_model_poll(self._model, now_ps, self._ends, POLL_MAX):
             found += [(end.tag, end.end_ps) for end in self._ends[0:count]]
         return found
+
+    def first(self) -> tuple[int, int] | None:
+        """(tag, end in ps) of what ends first in a drive with schedulers, if nothing else is
+        submitted before; None: nothing is on its way. Time goes there."""
+        if not lib.ofs_nvme_model_poll(self._model, LATER - 1, self._ends, 1):
+            return None
+        return self._ends[0].tag, self._ends[0].end_ps
 
     def wear(self) -> dict[str, int]:
         """Pages that the host wrote, pages that collections moved, blocks that were erased."""

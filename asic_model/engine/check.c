@@ -83,9 +83,6 @@ check_kind(const struct ofs_chip_unit *unit, char why[OFS_CHIP_WHY])
 	if (drive && (unit->in_flight_max == 0 || unit->in_flight_max > unit->drive->queue_depth_max))
 		return refuse(why, "unit %s: in_flight_max %u; 1 to the drive's queue_depth_max %u",
 			unit->name, unit->in_flight_max, unit->drive->queue_depth_max);
-	if (drive && unit->drive->scheduled)
-		return refuse(why, "unit %s: a drive with schedulers; the chip's knows its ends at once",
-			unit->name);
 	if ((unit->queue == OFS_CHIP_QUEUE_QOS) != (unit->qos != NULL && unit->tenants != NULL))
 		return refuse(why, "unit %s: a qos queue, and only that, has tenants", unit->name);
 	if (unit->qos && unit->kind == OFS_CHIP_KIND_BANKS)

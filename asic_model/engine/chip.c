@@ -84,6 +84,8 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 		if (unit->tags == NULL)
 			return -ENOMEM;
 	}
+	if (config->drive && config->drive->scheduled)
+		chip->later[chip->later_count++] = number;
 	if (config->drive)
 		rc = ofs_nvme_model_open(&unit->drive, config->drive,
 			chip_draw(chip->config.seed, number, 0));

@@ -119,9 +119,11 @@ struct ofs_chip {
 	uint32_t free_request, free_piece;   /* heads of the chains of unused flights */
 	uint32_t settle[OFS_CHIP_UNITS_MAX]; /* units to look at, a ring */
 	uint32_t settle_head, settle_count;
-	uint32_t short_count; /* units that are short of pieces */
-	uint32_t tags_unit;   /* one with tags; OFS_NONE: there is none */
-	uint32_t count_max;   /* of a request */
+	uint32_t short_count;               /* units that are short of pieces */
+	uint32_t tags_unit;                 /* one with tags; OFS_NONE: there is none */
+	uint32_t later[OFS_CHIP_UNITS_MAX]; /* units whose drives say later when a read ends */
+	uint32_t later_count;
+	uint32_t count_max; /* of a request */
 	const struct ofs_chip_request *fed;
 	uint64_t fed_count, fed_taken, fed_last_ps;
 	struct ofs_chip_done *ends; /* a ring */
@@ -157,6 +159,7 @@ void ofs_chip_unit_wake(struct ofs_chip *chip, struct chip_unit *unit);
 void ofs_chip_unit_free(struct chip_unit *unit, uint32_t bank);
 /* run.c */
 void ofs_chip_arrive(struct ofs_chip *chip, const struct ofs_chip_request *request);
+uint64_t ofs_chip_next_ps(const struct ofs_chip *chip);
 
 #pragma GCC visibility pop
 

@@ -316,6 +316,32 @@ look_ahead(const struct ofs_chip *chip)
 		__builtin_prefetch(&tags[i], 1);
 }
 
+/* The time of the next event, of the heap or in a drive. */
+uint64_t
+ofs_chip_next_ps(const struct ofs_chip *chip)
+{
+	uint64_t next_ps = chip_heap_next_ps(&chip->heap);
+
+	for (uint32_t i = 0; i < chip->later_count; i++) {
+		uint64_t drive_ps = ofs_nvme_model_next_ps(chip->units[chip->later[i]].drive);
+
+		if (drive_ps < next_ps)
+			next_ps = drive_ps;
+	}
+	return next_ps;
+}
+
+/* Visits that have ended by now in drives that could not say it before. */
+static void
+take_later(struct ofs_chip *chip)
+{
+	struct ofs_nvme_end end;
+
+	for (uint32_t i = 0; i < chip->later_count; i++)
+		while (ofs_nvme_model_poll(chip->units[chip->later[i]].drive, chip->now_ps, &end, 1))
+			chip_schedule(chip, chip->now_ps, CHIP_DONE, (uint32_t)end.tag);
+}
+
 /* Runs until end_count ends wait for a poll; 0: without that limit. */
 static int
 run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
@@ -326,7 +352,7 @@ run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 		if (end_count && chip->end_count >= end_count)
 			return 1;
 		arrival_ps = OFS_CHIP_NEVER;
-		event_ps = chip_heap_next_ps(&chip->heap);
+		event_ps = ofs_chip_next_ps(chip);
 		if (event_ps == OFS_CHIP_NEVER && chip->figures.inside)
 			return -EDEADLK;
 		if (chip->fed_taken < chip->fed_count && chip->free_request != OFS_NONE) {
@@ -339,7 +365,9 @@ run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 				break;
 			chip->now_ps = event_ps;
 			chip->figures.events++;
-			handle(chip, chip_heap_pop(&chip->heap));
+			take_later(chip);
+			if (chip_heap_next_ps(&chip->heap) <= event_ps)
+				handle(chip, chip_heap_pop(&chip->heap));
 		} else {
 			if (arrival_ps > until_ps)
 				break;

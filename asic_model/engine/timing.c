@@ -104,7 +104,7 @@ chip_next_ps(const struct ofs_timing *timing)
 
 	if (chip->end_count)
 		return chip->ends[chip->end_head].end_ps;
-	return chip_heap_next_ps(&chip->heap);
+	return ofs_chip_next_ps(chip);
 }
 
 static int

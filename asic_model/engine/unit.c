@@ -198,7 +198,7 @@ can_begin(const struct ofs_chip *chip, struct chip_unit *unit, uint32_t bank)
 	return unit->busy < unit->config.servers;
 }
 
-/* How long the visit occupies a server, and when it is done. */
+/* How long the visit occupies a server, and when it is done; OFS_NVME_LATER: its drive will say. */
 static uint64_t
 serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight, uint64_t *done_ps)
 {
@@ -209,8 +209,8 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	unit->stats.bytes += bytes;
 	unit->stats.items += items;
 	if (unit->config.kind == OFS_CHIP_KIND_DRIVE) {
-		*done_ps = ofs_nvme_model_submit(unit->drive, chip->now_ps, (int)stage->write, 0,
-			flight->offset_bytes, (uint32_t)bytes);
+		*done_ps = ofs_nvme_model_submit(unit->drive, chip->now_ps, (int)stage->write,
+			chip_flight_index(chip, flight), flight->offset_bytes, (uint32_t)bytes);
 		return 0;
 	}
 	if (unit->config.kind == OFS_CHIP_KIND_TAGS)
@@ -263,7 +263,8 @@ begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 				unit->number | flight->bank << 8);
 	}
 	unit->in_flight++;
-	chip_schedule(chip, done_ps, CHIP_DONE, chip_flight_index(chip, flight));
+	if (done_ps != OFS_NVME_LATER)
+		chip_schedule(chip, done_ps, CHIP_DONE, chip_flight_index(chip, flight));
 }
 
 /* Gives the visit to the scheduler, or learns that its tenant's or session's queue is full. */

@@ -51,6 +51,7 @@ PANELS = {
         "model": "offstage.testbeds.cli.model",
         "models": "offstage.testbeds.cli.models",
         "asic": "offstage.testbeds.cli.asic",
+        "drive": "offstage.testbeds.cli.drive",
         "bench": "offstage.testbeds.cli.bench",
     },
     "Help": {

@@ -6,7 +6,7 @@ fits, the shell offers files.
 
 from collections.abc import Callable, Iterable
 
-__all__ = ["devices", "gpus", "kv_models", "models", "presets", "profiles", "specs"]
+__all__ = ["devices", "drives", "gpus", "kv_models", "models", "presets", "profiles", "specs"]
 
 Complete = Callable[[str], list[str]]
 
@@ -31,6 +31,12 @@ def _presets() -> list[str]:
     from offstage.asic_model.parameters import names
 
     return names()
+
+
+def _drives() -> list[str]:
+    from offstage.bindings.drives import presets
+
+    return presets()
 
 
 def _specs() -> list[str]:
@@ -63,6 +69,8 @@ devices = _begun(_of_class("dpu"))
 """DPUs with a price."""
 presets = _begun(_presets)
 """Presets of the chip model."""
+drives = _begun(_drives)
+"""Drives of the NVMe model."""
 specs = _begun(_specs)
 """Specs of the laboratory."""
 kv_models = _begun(_kv_models)

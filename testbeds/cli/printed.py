@@ -327,6 +327,25 @@ class PodPurged(TypedDict):
     members: dict[str, dict[str, int] | dict[str, str]]
 
 
+class DriveListed(TypedDict):
+    """A drive of the NVMe model; `tags`: how many of its parameters are known in each way.
+    `published`: what was said of it, in bytes per second, I/Os per second and ps."""
+
+    name: str
+    about: str
+    scheduled: bool
+    tags: dict[str, int]
+    published: dict[str, int]
+
+
+class DrivesListed(TypedDict):
+    """Every drive, and what tags and figures mean."""
+
+    presets: list[DriveListed]
+    tags: dict[str, str]
+    figures: dict[str, str]
+
+
 class PresetListed(TypedDict):
     """A chip's preset; `tags`: how many of its numbers are known in each way."""
 

@@ -216,10 +216,11 @@ def of_experiments() -> dict[str, Kinds]:
 
 
 def of_chips() -> dict[str, Kinds]:
-    """The chip model."""
+    """The chip model and the drives."""
     from offstage.asic_model import hardware
     from offstage.asic_model.result import ChipRun
     from offstage.testbeds.cli import printed as p
+    from offstage.testbeds.drives import DriveCard
     from offstage.testbeds.report.compare.size import Sized
     from offstage.testbeds.report.compare.validate import Validation
 
@@ -233,6 +234,7 @@ def of_chips() -> dict[str, Kinds]:
         "asic sweep": (p.ChipsSwept,),
         "asic synth": (with_more(blocks, rows=list[row]),),
         "asic validate": (Validation,),
+        "drive presets": (p.DrivesListed, DriveCard),
     }
 
 

@@ -26,10 +26,13 @@ from offstage.bindings.storage import preset
 
 MIB = 1 << 20
 LENGTH = 3000
-DRIVE = preset("gen5-tlc").params
+AT_ONCE = preset("gen5-tlc").params
+LATER = AT_ONCE | {"scheduled": 1, "read_command_ps": 300_000, "program_command_ps": 300_000}
+DRIVES = {"at once": AT_ONCE, "later": LATER}
+"""Drives that say at the request when it ends, and those whose channels have schedulers."""
 
 
-def unit(random: np.random.Generator, number: int) -> Unit:
+def unit(random: np.random.Generator, number: int, drive: dict[str, int]) -> Unit:
     """A random unit, of any kind and queue."""
     kind = ("server", "link", "pipe", "banks", "tags", "delay", "drive")[number % 7]
     queue = ("fifo", "priority", "qos")[int(random.integers(0, 3))]
@@ -50,15 +53,15 @@ def unit(random: np.random.Generator, number: int) -> Unit:
         latency_ps=int(random.integers(0, 2)) * int(random.integers(0, 9_000_000)),
         load_rows=rows if kind in ("server", "banks") and random.random() < 0.5 else (),
         load_span_ps=MIB,
-        drive=DRIVE if kind == "drive" else None,
+        drive=drive if kind == "drive" else None,
         qos=QosConfig(MIB, session_count=2, queue_max=4, session_max=2) if queue == "qos" else None,
         tenants=(TenantShare(2), TenantShare(1)) if queue == "qos" else (),
     )
 
 
-def network(random: np.random.Generator) -> Network:
+def network(random: np.random.Generator, drive: dict[str, int]) -> Network:
     """Units in a fixed order along every route, so that no cycle can wait for itself."""
-    units = [unit(random, number) for number in range(9)]
+    units = [unit(random, number, drive) for number in range(9)]
     routes = {}
     for route in range(3):
         chosen = np.sort(random.choice(len(units), 6, replace=False))
@@ -79,11 +82,12 @@ def network(random: np.random.Generator) -> Network:
     return Network(tuple(units), routes)
 
 
+@pytest.mark.parametrize("drive", DRIVES)
 @pytest.mark.parametrize("seed", range(8))
-def test_laws_of_every_unit(seed: int) -> None:
+def test_laws_of_every_unit(seed: int, drive: str) -> None:
     random = np.random.default_rng(seed)
     limits = Limits(in_flight_max=100, piece_max=50, sample_every=1, visit_max=1 << 18)
-    one = Chip(network(random), seed=seed, limits=limits)
+    one = Chip(network(random, DRIVES[drive]), seed=seed, limits=limits)
     gaps = random.exponential(float(random.integers(1, 9)) * 10**6, LENGTH)
     trace = make_requests(
         LENGTH,

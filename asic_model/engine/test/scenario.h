@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "chip.h"
+#include "drive.h"
 
 #define SCENARIO_REQUESTS 20000u
 #define KIB 1024u
@@ -152,7 +153,6 @@ static inline struct ofs_chip *
 scenario_open(uint64_t seed)
 {
 	struct ofs_chip_unit units[SCENARIO_UNITS];
-	struct ofs_nvme_params drive;
 	struct ofs_chip_config config = {.units = units,
 		.stages = scenario_stages,
 		.routes = scenario_routes,
@@ -168,9 +168,8 @@ scenario_open(uint64_t seed)
 	struct ofs_chip *chip;
 	char why[OFS_CHIP_WHY];
 
-	assert(ofs_nvme_preset("gen5-tlc", &drive) == 0);
 	memcpy(units, scenario_units, sizeof(units));
-	units[DRIVE].drive = &drive;
+	units[DRIVE].drive = &test_drive;
 	assert(ofs_chip_open(&chip, &config, why) == 0);
 	return chip;
 }

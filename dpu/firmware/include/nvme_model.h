@@ -10,8 +10,7 @@
  * never delays a read on its die, but the programs lose the die time that a read takes. Planes are
  * next-free times; channels and the two directions of the link are too, with a bounded list of the
  * gaps before it, because a page that waits for a slow die must not hold up the pages behind it.
- * So every end is known at submission, and what comes later cannot change it: the presets are such
- * drives.
+ * So every end is known at submission, and what comes later cannot change it.
  *
  * A drive whose channels have schedulers (`scheduled`) is more like real ones under load: what
  * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
@@ -69,7 +68,6 @@ struct ofs_nvme_end {
 	uint64_t end_ps;
 };
 #define OFS_NVME_LATER 0xffffffffffffffff
-#define OFS_NVME_SIZE_BYTES_MAX 4194304 /* of an I/O, to a drive with schedulers */
 struct ofs_nvme_model;
 
 int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
@@ -102,22 +100,6 @@ struct ofs_nvme_cost {
 };
 int ofs_nvme_cost(const struct ofs_nvme_params *params, uint64_t offset_bytes, uint32_t size_bytes,
 	struct ofs_nvme_cost *cost);
-/* Preset by name: "gen5-tlc", "xl-flash", "xl-flash-10m", "qlc". -ENOENT if there is none. */
-int ofs_nvme_preset(const char *name, struct ofs_nvme_params *params);
-/* Name and source of preset `index`; NULL past the end. The source says what is cited, what is
- * fitted to the citation, and what is a guess. */
-const char *ofs_nvme_preset_name(uint32_t index);
-const char *ofs_nvme_preset_source(uint32_t index);
-
-/* The published figures that a preset must reproduce; 0 if none was found. */
-struct ofs_nvme_cited {
-	uint64_t read_bytes_per_s;  /* large blocks, saturated */
-	uint64_t write_bytes_per_s; /* large blocks, sustained */
-	uint64_t read_iops;         /* 4 KiB random, saturated */
-	uint64_t read_latency_ps;   /* 4 KiB, queue depth 1, typical */
-	uint64_t write_latency_ps;  /* 4 KiB, queue depth 1, typical */
-};
-int ofs_nvme_preset_cited(const char *name, struct ofs_nvme_cited *cited);
 /* cdef: end */
 
 /* Resets the model as opened: idle, random draws restarted, time from 0. */

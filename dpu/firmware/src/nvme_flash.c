@@ -5,6 +5,9 @@
 
 #include "nvme_flash_parts.h"
 
+#define SECTOR_SIZE_BYTES 512
+#define PIECE_SIZE_BYTES 1048576 /* of one command, on its way at once */
+
 static uint32_t
 channel_of(const struct ofs_nvme_flash *flash, uint32_t plane)
 {
@@ -94,14 +97,6 @@ command_end(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 	event_push(flash, now_ps, EVENT_END, command);
 }
 
-/* One page of the command has done what it waits for. */
-static void
-command_page(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
-{
-	if (command != OFS_NONE && --flash->commands[command].pages_left == 0)
-		command_end(flash, command, now_ps);
-}
-
 static void
 page_queue(struct ofs_nvme_flash *flash, uint32_t page, int write, uint64_t now_ps)
 {
@@ -117,6 +112,35 @@ page_free(struct ofs_nvme_flash *flash, uint32_t page)
 {
 	flash->pages[page].next = flash->page_free;
 	flash->page_free = page;
+}
+
+/* The next page of the command waits for its plane, or for the write buffer. */
+static void
+page_begin(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	struct flash_command *one = &flash->commands[command];
+	uint64_t size = flash->params.page_size_bytes;
+	uint64_t number = one->at_bytes / size, next = (number + 1) * size;
+	uint32_t page = flash->page_free;
+
+	if (page != OFS_NONE)
+		flash->page_free = flash->pages[page].next;
+	else
+		page = flash->page_used++;
+	assert(page < flash->page_count);
+	if (next > one->end_bytes)
+		next = one->end_bytes;
+	flash->pages[page] = (struct flash_page){
+		.command = command,
+		.plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
+		.bytes = (uint32_t)(next - one->at_bytes),
+		.number = flash->blocks ? (uint32_t)(number / flash->plane_count % flash->kept) : 0,
+	};
+	one->at_bytes = next;
+	if (one->write && flash->params.write_buffer_bytes > 0)
+		list_push(flash, &flash->buffer_waits, page);
+	else
+		page_queue(flash, page, (int)one->write, now_ps);
 }
 
 /* The next command of the plane goes over its idle channel. */
@@ -192,6 +216,33 @@ channel_next(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	}
 }
 
+/* One page of the command has done what it waits for; of a long one, another begins. */
+static void
+command_page(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	struct flash_command *one;
+
+	if (command == OFS_NONE)
+		return;
+	one = &flash->commands[command];
+	if (one->at_bytes < one->end_bytes) {
+		uint64_t number = one->at_bytes / flash->params.page_size_bytes;
+		uint32_t plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number);
+
+		page_begin(flash, command, now_ps);
+		channel_next(flash, channel_of(flash, plane), now_ps);
+	}
+	if (--one->pages_left == 0)
+		command_end(flash, command, now_ps);
+}
+
+/* What a page takes of the write buffer: a sector at least, so that it holds a bounded number. */
+static uint64_t
+buffered_bytes(const struct flash_page *page)
+{
+	return page->bytes < SECTOR_SIZE_BYTES ? SECTOR_SIZE_BYTES : page->bytes;
+}
+
 /* Pages of writes enter the buffer in order, while there is room; then nobody waits for them. */
 static void
 buffer_fill(struct ofs_nvme_flash *flash, uint64_t now_ps)
@@ -200,9 +251,9 @@ buffer_fill(struct ofs_nvme_flash *flash, uint64_t now_ps)
 		struct flash_page *page = &flash->pages[flash->buffer_waits.first];
 		uint32_t command = page->command, plane = page->plane;
 
-		if (page->bytes > flash->buffer_left_bytes)
+		if (buffered_bytes(page) > flash->buffer_left_bytes)
 			return;
-		flash->buffer_left_bytes -= page->bytes;
+		flash->buffer_left_bytes -= buffered_bytes(page);
 		page->command = OFS_NONE;
 		page_queue(flash, list_pop(flash, &flash->buffer_waits), 1, now_ps);
 		channel_next(flash, channel_of(flash, plane), now_ps);
@@ -261,7 +312,7 @@ on_plane(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 		list_push(flash, &flash->channels[channel].out, plane->page);
 	} else {
 		if (flash->params.write_buffer_bytes > 0 && plane->page != collector_page(flash, number))
-			flash->buffer_left_bytes += flash->pages[plane->page].bytes;
+			flash->buffer_left_bytes += buffered_bytes(&flash->pages[plane->page]);
 		plane_done(flash, number, now_ps);
 		buffer_fill(flash, now_ps);
 	}
@@ -273,33 +324,14 @@ on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 {
 	struct flash_command *one = &flash->commands[command];
 	uint64_t size = flash->params.page_size_bytes;
-	uint64_t at = one->offset_bytes, end = at + one->size_bytes;
-	uint64_t first = at / size, last = (end + size - 1) / size;
 
-	one->pages_left = (uint32_t)(last - first);
-	if (one->size_bytes == 0)
+	one->pages_left = (one->end_bytes + size - 1) / size - one->at_bytes / size;
+	if (one->size_bytes == 0) {
 		command_end(flash, command, now_ps);
-	for (uint64_t number = first; one->size_bytes && number < last; number++) {
-		uint64_t next = (number + 1) * size < end ? (number + 1) * size : end;
-		uint32_t page = flash->page_free;
-
-		if (page != OFS_NONE)
-			flash->page_free = flash->pages[page].next;
-		else
-			page = flash->page_used++;
-		assert(page < flash->page_count);
-		flash->pages[page] = (struct flash_page){
-			.command = command,
-			.plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
-			.bytes = (uint32_t)(next - at),
-			.number = flash->blocks ? (uint32_t)(number / flash->plane_count % flash->kept) : 0,
-		};
-		at = next;
-		if (one->write && flash->params.write_buffer_bytes > 0)
-			list_push(flash, &flash->buffer_waits, page);
-		else
-			page_queue(flash, page, (int)one->write, now_ps);
+		return;
 	}
+	for (uint32_t i = 0; i < flash->pages_each && one->at_bytes < one->end_bytes; i++)
+		page_begin(flash, command, now_ps);
 	buffer_fill(flash, now_ps);
 	for (uint32_t i = 0; i < flash->params.channel_count; i++)
 		channel_next(flash, i, now_ps);
@@ -315,10 +347,11 @@ ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, u
 		flash->command_free = flash->commands[command].next;
 	else
 		command = flash->command_used++;
-	assert(command < flash->params.queue_depth_max && size_bytes <= OFS_NVME_SIZE_BYTES_MAX);
+	assert(command < flash->params.queue_depth_max);
 	flash->commands[command] = (struct flash_command){
 		.tag = tag,
-		.offset_bytes = offset_bytes,
+		.at_bytes = offset_bytes,
+		.end_bytes = offset_bytes + size_bytes,
 		.size_bytes = size_bytes,
 		.write = (uint32_t)write,
 	};
@@ -401,7 +434,6 @@ ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *p
 	uint64_t seed)
 {
 	struct ofs_nvme_flash *flash = calloc(1, sizeof(*flash));
-	uint32_t pages_each = OFS_NVME_SIZE_BYTES_MAX / params->page_size_bytes + 1;
 
 	*out = flash;
 	if (flash == NULL)
@@ -409,9 +441,10 @@ ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *p
 	flash->params = *params;
 	flash->seed = seed;
 	flash->plane_count = params->channel_count * params->dies_per_channel * params->planes_per_die;
+	flash->pages_each = PIECE_SIZE_BYTES / params->page_size_bytes + 1;
 	/* A buffered write ends before its pages are programmed. */
-	flash->page_count =
-		params->queue_depth_max * pages_each + (uint32_t)(params->write_buffer_bytes / 512);
+	flash->page_count = params->queue_depth_max * flash->pages_each
+		+ (uint32_t)(params->write_buffer_bytes / SECTOR_SIZE_BYTES);
 	flash->event_max = params->queue_depth_max + params->channel_count + flash->plane_count;
 	flash->channels = calloc(params->channel_count, sizeof(*flash->channels));
 	flash->planes = calloc(flash->plane_count, sizeof(*flash->planes));

@@ -7,11 +7,12 @@
  * ready, and only with none waiting the next command, of its planes in turn. Of a plane, reads come
  * first, then writes; a read suspends a program if the drive can. So what comes later overtakes,
  * and an end is known when it comes: events in a heap, in order of time and then of cause. The data
- * of a read cross the link when all of its pages are in the drive. A write ends when its pages are
- * in the buffer or, without one, when they are programmed; a read never finds its data there.
- * Where planes have blocks, pages lie where nvme_blocks.h says, and a plane that collects moves one
- * page after another out of the victim, over the channel and back, and erases it; reads go first,
- * and writes wait until it is done.
+ * of a read cross the link when all of its pages are in the drive. A long command has its first
+ * pages on the way, and each that is done begins another. A write ends when its pages are in the
+ * buffer or, without one, when they are programmed; a read never finds its data there. Where planes
+ * have blocks, pages lie where nvme_blocks.h says, and a plane that collects moves one page after
+ * another out of the victim, over the channel and back, and erases it; reads go first, and writes
+ * wait until it is done.
  *
  * A command lives from submit until its end is polled; one thread owns it. Memory is allocated at
  * open, for the commands and the pages of all of them; nothing can fail after that.
@@ -48,10 +49,13 @@ ofs_nvme_mix(uint64_t x)
 	return ofs_mix(x + 0x9e3779b97f4a7c15ull);
 }
 
-/* Rounded up, so that a server never exceeds its rate. bytes < 2^24. */
+/* Rounded up, so that a server never exceeds its rate. bytes < 2^32. */
 static inline uint64_t
 ofs_nvme_transfer_ps(uint64_t bytes, uint64_t bytes_per_s)
 {
+	if (bytes >= 1 << 24)
+		return (uint64_t)(((unsigned __int128)bytes * 1000000000000ull + bytes_per_s - 1)
+			/ bytes_per_s);
 	return (bytes * 1000000000000ull + bytes_per_s - 1) / bytes_per_s;
 }
 

@@ -35,9 +35,9 @@ struct flash_event {
 
 struct flash_command {
 	uint64_t tag;
-	uint64_t offset_bytes;
+	uint64_t at_bytes, end_bytes; /* what has not begun */
+	uint64_t pages_left;
 	uint32_t size_bytes;
-	uint32_t pages_left;
 	uint32_t write;
 	uint32_t next; /* of the free ones */
 };
@@ -88,6 +88,7 @@ struct ofs_nvme_flash {
 	uint32_t plane_count, page_count, event_count, event_max;
 	uint32_t command_free, command_used, command_count; /* the count: those not ended */
 	uint32_t page_free, page_used;
+	uint32_t pages_each; /* of one command, begun and not done */
 };
 
 static inline uint32_t

@@ -288,7 +288,7 @@ params_valid(const struct ofs_nvme_params *p)
 		&& in_range(p->write_firmware_ps, 0, PS_PER_S)
 		&& in_range(p->command_interval_ps, 1, PS_PER_S)
 		&& in_range(p->channel_bytes_per_s, 1000000, PS_PER_S)
-		&& in_range(p->link_bytes_per_s, 1000000, PS_PER_S)
+		&& in_range(p->link_bytes_per_s, 1000000, 4 * PS_PER_S)
 		&& (p->scheduled ? scheduled_valid(p)
 						 : in_range(p->write_buffer_bytes, p->page_size_bytes, 1ull << 40))
 		&& in_range(p->retry_per_million, 0, 1000000) && in_range(p->retry_factor, 1, 1000);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "drive.h"
+
 #define TURNS_MAX 64 /* of the reactor at one moment: it is idle long before */
 
 void
@@ -36,7 +38,7 @@ world_config(struct ofs_device_config *config)
 	config->storage.queue_depth_max = 16;
 	config->storage.lba_size_bytes = 512;
 	config->storage.seed = 1;
-	assert(ofs_nvme_preset("gen5-tlc", &config->storage.nvme) == 0);
+	config->storage.nvme = test_drive;
 	config->store = (struct ofs_store_config){.payload_size_bytes = 4096,
 		.layer_count = 2,
 		.tenant_max = 2,

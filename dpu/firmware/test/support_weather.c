@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "drive.h"
+
 #define OPENS_MAX 200 /* a device that fails at open is opened again under another storage seed */
 #define CALM_TIMEOUT_NS 500000000ull /* no deadline passes where nothing hangs */
 
@@ -102,10 +104,9 @@ draw_faults(struct weather *w, struct ofs_device_config *config)
 static void
 draw_config(struct weather *w, struct ofs_device_config *config)
 {
-	static const char *const drives[] = {"gen5-tlc", "xl-flash", "qlc"};
+	static const uint64_t read_ps[] = {43400000, 5000000, 96900000}; /* TLC, XL-FLASH, QLC */
 	uint32_t layers = between(w, 1, WORLD_LAYERS_MAX);
 	uint32_t tenants = between(w, 1, TENANTS_MAX);
-	uint32_t rc;
 
 	w->strict = weather_below(w, 3) == 0;
 	world_config(config);
@@ -122,8 +123,8 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 		.log_size_bytes = 16 << 20,
 		.record_max = sometimes(w, 1000)};
 	weather_policy(w, &config->policy);
-	rc = (uint32_t)ofs_nvme_preset(drives[weather_below(w, 3)], &config->storage.nvme);
-	assert(rc == 0);
+	config->storage.nvme = test_drive;
+	config->storage.nvme.read_ps = read_ps[weather_below(w, 3)];
 	config->storage.queue_depth_max = between(w, 4, 64);
 	config->store.layer_count = layers;
 	config->store.tenant_max = tenants;

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "drive.h"
+
 static uint64_t random_state = 1;
 static uint64_t collected;
 
@@ -121,6 +123,8 @@ try_random_schedulers(void)
 	params.suspend_ps = between(0, 1) * between(1, 50000000);
 	params.write_buffer_bytes = between(0, 1) * between(params.page_size_bytes, 1 << 21);
 	if (between(0, 1)) { /* small, so that they collect */
+		params.channel_count = (uint32_t)between(1, 4);
+		params.dies_per_channel = params.planes_per_die = 1;
 		params.blocks_per_plane = (uint32_t)between(7, 12);
 		params.pages_per_block = (uint32_t)between(2, 4);
 		params.spare_permille = (uint32_t)between(800, 850);
@@ -131,6 +135,8 @@ try_random_schedulers(void)
 	for (uint32_t i = 0; i < IOS; i++) {
 		uint32_t size = between(0, 9) ? (uint32_t)between(1, 64) * 4096 : 0;
 
+		if (between(0, 99) == 0)
+			size = (uint32_t)between(1, 2) << 24;
 		now_ps += between(0, 100000000);
 		inside -= take_ends(model, &params, now_ps, ios);
 		while (inside == DEPTH) {
@@ -155,14 +161,11 @@ try_random_schedulers(void)
 static void
 try_full_link(void)
 {
-	struct ofs_nvme_params params;
 	struct ofs_nvme_model *model;
 	uint64_t end_ps = 0;
 	uint64_t count = 200000;
 
-	assert(ofs_nvme_preset("gen5-tlc", &params) == 0);
-	assert(ofs_nvme_preset("none", &params) == -ENOENT);
-	assert(ofs_nvme_model_open(&model, &params, 1) == 0);
+	assert(ofs_nvme_model_open(&model, &test_drive, 1) == 0);
 	for (uint64_t i = 0; i < count; i++) {
 		/* 7 % more than the link carries, spread at random over the dies */
 		uint64_t ps =

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "core_fixture.h"
+#include "drive.h"
 #include "ofs_sim.h"
 
 #define LAYERS 3u
@@ -110,7 +111,7 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 	struct fixture f;
 	int what;
 
-	assert(ofs_nvme_preset("gen5-tlc", &device.nvme) == 0);
+	device.nvme = test_drive;
 	assert(ofs_timing_open(&config.timing, &device) == 0);
 	open_core(&f);
 	assert(ofs_engine_open(&engine, f.core, &config) == 0);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "core_fixture.h"
+#include "drive.h"
 #include "ofs_sim.h"
 
 #define REQUESTS 400u
@@ -31,7 +32,7 @@ side_open(const char *name)
 		.seed = 7};
 	struct ofs_timing *timing;
 
-	assert(ofs_nvme_preset("gen5-tlc", &config.nvme) == 0);
+	config.nvme = test_drive;
 	if (strcmp(name, SCHEDULED) == 0) {
 		config.nvme.scheduled = 1;
 		config.nvme.read_command_ps = config.nvme.program_command_ps = 300000;

@@ -157,12 +157,12 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def drive_bytes_per_s(self) -> int:
         """Rate of large reads over all drives of a daemon, as published for the preset."""
-        return self.drives * _cited(self.drive)["read_bytes_per_s"]
+        return self.drives * preset(self.drive).read_bytes_per_s
 
     @property
     def read_latency_ns(self) -> int:
         """Latency of a first read, as published for the preset."""
-        return _cited(self.drive)["read_latency_ps"] // PS_PER_NS
+        return preset(self.drive).cited["read_latency_ps"] // PS_PER_NS
 
     def blocks(self, size_bytes: int, parts: int = 1) -> int:
         """Whole blocks of 512 tokens that fit into each of `parts` equal parts of `size_bytes`."""
@@ -170,7 +170,13 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def check(self, where: str) -> None:
         """BadInput for keys that contradict each other."""
-        geometry(self.model), preset(self.drive)
+        geometry(self.model)
+        if "read_latency_ps" not in preset(self.drive).cited:
+            raise BadInput(
+                f"no read latency of {self.drive} was published",
+                f"{where} drive",
+                "choose a drive with one: `offstage drive presets`",
+            )
         if self.time_unit and not self.trace:
             raise BadInput(
                 "time_unit is set, but trace is not", where, "set trace, or leave it out"
@@ -223,11 +229,6 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 @lru_cache
 def _token_bytes(model: str) -> int:
     return geometry(model).bytes_per_token()
-
-
-@lru_cache
-def _cited(drive: str) -> dict[str, int]:
-    return preset(drive).cited
 
 
 def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:

@@ -32,7 +32,7 @@ def bound_key(spec: Spec, point: Point) -> BoundKey:
     """The key of the point's bounds."""
     grain = point.grain(spec)
     buffer_blocks = point.buffer_blocks(spec) * grain
-    drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
+    drive = preset(spec.tier.storage).read_bytes_per_s
     if spec.tier.device:
         drive *= read_preset(spec.tier.device).nvme.drives.whole
     if spec.tier.below:  # no read is faster than all tiers together

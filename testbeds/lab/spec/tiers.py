@@ -187,7 +187,7 @@ class _Built:
             latency_s += _of(self.through["latency"], self.latency_end)
         if drive:
             read = write = self._link(self.rate_end)
-            most = min(preset(drive).cited["read_bytes_per_s"] * self.devices, read)
+            most = min(preset(drive).read_bytes_per_s * self.devices, read)
         else:
             read, write = (self.rate(one, self.rate_end) for one in ("read", "write"))
             most = read

@@ -111,7 +111,7 @@ def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:
         (f"[metadata]\nsram = {inline(number(1, unit='KiB'))}", "[metadata] sram: "),
         (f"[metadata]\nlatency = {inline(number(1, unit='ns', high=2))}", "[metadata] latency: "),
         ('staging = "ram"', "name one of hbm, ddr, cxl"),
-        ('[nvme]\ndrive = "floppy"', "no drive 'floppy'; choose one of disk, gen5-tlc"),
+        ('[nvme]\ndrive = "floppy"', "no drive 'floppy'; choose one of disk, compressing-tlc"),
         ('[nvme]\ndrive = "disk"', "[disk]"),
         (f"[cores]\ncores = {inline(number())}", "give value, unit, range, source"),
         ('kind = "dpu"', "cores is missing; add it"),

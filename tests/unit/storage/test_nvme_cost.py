@@ -8,6 +8,8 @@ from offstage.bindings.errors import OffstageError
 from offstage.bindings.storage import NvmeModel, nvme_cost, preset, presets
 
 KIB = 1 << 10
+AT_ONCE = [name for name in presets() if not preset(name).params["scheduled"]]
+"""Drives that say at the request when it ends."""
 SPAN = 1 << 34
 
 
@@ -24,7 +26,7 @@ def saturated_ns(name: str, size_bytes: int, align: int, count: int = 20_000) ->
     return max(ends) / count / 1e3
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", AT_ONCE)
 @pytest.mark.parametrize("size_bytes", [512, 4 * KIB, 36 * KIB, 128 * KIB])
 def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int) -> None:
     """The model never beats the cost of random reads, and comes near it. A read that crosses pages
@@ -37,7 +39,7 @@ def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int
     assert 0.97 * bound_ns < took_ns < 1.6 * bound_ns, costs
 
 
-@pytest.mark.parametrize("name", [name for name in presets() if name != "xl-flash-10m"])
+@pytest.mark.parametrize("name", [name for name in AT_ONCE if name != "xl-flash-10m"])
 def test_a_sector_takes_as_long_as_4_kib(name: str) -> None:
     """On drives that are not made for sectors the command or the media is the limit, and neither is
     less for 512 B; a sector only saves bytes on channel and link."""

@@ -185,3 +185,28 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     """What a scheduler needs is there, and its tables have a bound."""
     with pytest.raises(BadInput):
         NvmeModel(TINY | wrong)
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("buffer", [0, 8 * PAGE])
+def test_an_io_of_any_size_takes_as_long_as_its_pages(write: bool, buffer: int) -> None:
+    """Of 1 MiB all pages are begun at once; of more, each that is done begins another, and no more
+    time goes by than for as many pages of a short one."""
+    took = []
+    for pages in (100, 200, 5000, 10000):
+        model = NvmeModel(TINY | {"write_buffer_bytes": buffer})
+        assert model.submit(0, 0, pages * PAGE, write) == LATER
+        ((_, end_ps),) = model.poll(LATER - 1)
+        took.append(end_ps)
+    short = (took[1] - took[0]) / 100
+    assert (took[3] - took[2]) / 5000 == pytest.approx(short, rel=1e-3)
+    assert took[2] == pytest.approx(took[1] + 4800 * short, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-512, 512), (0, -1), (0, 1 << 32), (100, 512), (0, 513)]
+)
+def test_an_io_that_is_none_is_refused(offset: int, size: int) -> None:
+    """One line, before it reaches the drive."""
+    with pytest.raises(BadInput, match=r"of a drive.*give multiples of 512 bytes, at most 4 GiB"):
+        NvmeModel(TINY).submit(0, offset, size)

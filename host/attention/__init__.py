@@ -10,7 +10,8 @@ space also scales it as the model requires.
 The interface is that of other paged decode kernels (vLLM's block tables, FlashInfer's page tables)
 with one difference: a selection is sparse, so a partly filled block may be anywhere in it. The
 tokens of each block are therefore given, instead of one length per sequence. Where a model selects
-single tokens (DSA, arXiv:2512.02556), an entry of the table is one token: a block, and its slot.
+single tokens (DSA, arXiv:2512.02556), and where a window begins within a block, an entry of the
+table is one token: a block, and its slot.
 
 To add a kernel: write a module with a `decode` of this shape and enter it in `_LOADERS`; the tests
 over all kernels then compare it with the reference. `kernels()` reports a kernel whose library is
@@ -47,6 +48,7 @@ class Decode(Protocol):
         geometry: KvGeometry,
         layer: int = 0,
         slots: npt.NDArray[np.int32] | None = None,
+        sink_logits: npt.NDArray[np.float32] | None = None,
     ) -> Any:
         """float32 `[batch, q_heads, value_dim]`, zeros for a session without tokens.
 
@@ -55,7 +57,9 @@ class Decode(Protocol):
         memory: block_tables `[batch, max_blocks]`, the pool indices of each session's blocks, and
         token_counts `[batch, max_blocks]`, the tokens of each. `layer` says whose block shape.
         slots: None, or of the tables' shape: each entry is then the one token at this slot of its
-        block, with a count of 1, or of 0 for padding; a block may stand in many entries."""
+        block, with a count of 1, or of 0 for padding; a block may stand in many entries.
+        sink_logits: None, or float32 `[q_heads]` in host memory, a logit of each head that counts
+        in the softmax's sum and has no value (gpt-oss)."""
         ...
 
 

@@ -29,6 +29,7 @@ def decode(
     geometry: KvGeometry,
     layer: int = 0,
     slots: npt.NDArray[np.int32] | None = None,
+    sink_logits: npt.NDArray[np.float32] | None = None,
 ) -> Floats:
     """See `offstage.host.attention.Decode`."""
     _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
@@ -42,7 +43,9 @@ def decode(
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
             tables = block_tables[session, filled], token_counts[session, filled]
             own = None if slots is None else slots[session, filled]
-            attended = _attend(grouped, pool, *tables, own, geometry.value_type, value_dim)
+            attended = _attend(
+                grouped, pool, *tables, own, geometry.value_type, value_dim, sink_logits
+            )
             output[session] = attended.reshape(output[session].shape)
     return output
 
@@ -55,6 +58,7 @@ def _attend(
     slots: npt.NDArray[np.int32] | None,
     value_type: ValueType,
     value_dim: int,
+    sink_logits: Floats | None,
 ) -> Floats:
     """One session: float32 `[kv_heads, group, value_dim]` from its scaled query `[kv_heads, group,
     head_dim]`, the pool `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, and entries of a
@@ -64,6 +68,8 @@ def _attend(
     chunk = max(1, _CHUNK_BYTES // (4 * planes * kv_heads * entry_tokens * head_dim))
     top = np.full((kv_heads, scaled.shape[1], 1), -np.inf, np.float32)
     total = np.zeros_like(top)
+    if sink_logits is not None:  # as a token that has been read, whose value is 0
+        top, total = sink_logits.reshape(top.shape), np.ones_like(top)
     output = np.zeros((*scaled.shape[:2], value_dim), np.float32)
     for start in range(0, len(indices), chunk):
         taken = indices[start : start + chunk]

@@ -20,6 +20,7 @@ def decode(
     geometry: KvGeometry,
     layer: int = 0,
     slots: npt.NDArray[np.int32] | None = None,
+    sink_logits: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
     """See `offstage.host.attention.Decode`."""
     shape = geometry.block_shape(layer)
@@ -44,6 +45,9 @@ def decode(
         all_keys, all_values = np.concatenate(keys, axis=1), np.concatenate(values, axis=1)
         for head in range(geometry.q_heads):
             logits = all_keys[head // group] @ query[head] / np.sqrt(shape[3])
-            weights = np.exp(logits - logits.max())
-            output[session, head] = (weights / weights.sum()) @ all_values[head // group]
+            sink = -np.inf if sink_logits is None else np.float64(sink_logits[head])
+            top = max(logits.max(), sink)
+            weights = np.exp(logits - top)
+            weights /= weights.sum() + np.exp(sink - top)
+            output[session, head] = weights @ all_values[head // group]
     return output

@@ -29,6 +29,7 @@ def decode(
     geometry: KvGeometry,
     layer: int = 0,
     slots: npt.NDArray[np.int32] | None = None,
+    sink_logits: npt.NDArray[np.float32] | None = None,
 ) -> Any:
     """See `offstage.host.attention.Decode`."""
     output = queries.new_zeros((*queries.shape[:2], geometry.value_dim(layer)))
@@ -46,7 +47,7 @@ def decode(
         own = None if slots is None else _compact(slots[some], order, counts)
         chosen = to_device(some, storage.device)
         paged = _gathered(storage, tables, own, geometry, layer)
-        output[chosen] = _attend(queries[chosen], paged, counts, geometry, layer)
+        output[chosen] = _attend(queries[chosen], paged, counts, geometry, layer, sink_logits)
     return output
 
 
@@ -93,6 +94,7 @@ def _attend(
     counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
     layer: int,
+    sink_logits: npt.NDArray[np.float32] | None,
 ) -> Any:
     """`decode` over gathered tokens, for sessions that all have one in their first entry."""
     import torch
@@ -109,4 +111,8 @@ def _attend(
         # A weight of zero does not silence what an unwritten slot may hold, say infinity.
         session, slot = (to_device(axis, device) for axis in np.nonzero(absent))
         values[session, :, slot] = 0.0
-    return (logits.softmax(dim=-1) @ values).reshape(batch, queries.shape[1], -1)
+    if sink_logits is not None:
+        sinks = to_device(sink_logits.reshape(1, kv_heads, -1, 1), device)
+        logits = torch.cat([logits, sinks.expand(batch, -1, -1, -1)], dim=-1)
+    weights = logits.softmax(dim=-1)[..., :tokens]
+    return (weights @ values).reshape(batch, queries.shape[1], -1)

@@ -25,6 +25,7 @@ def decode(
     geometry: KvGeometry,
     layer: int = 0,
     slots: npt.NDArray[np.int32] | None = None,
+    sink_logits: npt.NDArray[np.float32] | None = None,
 ) -> Any:
     """See `offstage.host.attention.Decode`. Raises `BadInput` for a device it cannot run on."""
     import torch
@@ -42,4 +43,7 @@ def decode(
     moved = to_device(np.concatenate([lengths.astype(np.int32), *flat]), storage.device)
     tables, counts, *own = moved[batch:].view(len(given), batch, width)
     found = own[0] if own else None
-    return attend(queries, keys, values, tables, counts, moved[:batch], slots=found)
+    sinks = None if sink_logits is None else to_device(sink_logits, storage.device)
+    return attend(
+        queries, keys, values, tables, counts, moved[:batch], slots=found, sink_logits=sinks
+    )

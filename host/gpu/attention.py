@@ -11,7 +11,8 @@ combines what they found, weighted by their sums (arXiv:2311.01282).
 A latent (MLA) is stored once: its first `value_dim` numbers are the value, all of them the key, and
 it is read once. Keys and values stored in 8 bits have one scale each, by which a stored number is
 multiplied. A query whose numbers are beyond half precision is halved until they are inside, and its
-logits are doubled as often. What a table does not name, and tokens beyond a block's count, are
+logits are doubled as often. A head's sink logit counts in the first split as a token that has been
+read and has no value. What a table does not name, and tokens beyond a block's count, are
 never read.
 """
 
@@ -49,6 +50,7 @@ def attend(
     lengths: Any,
     *,
     slots: Any = None,
+    sink_logits: Any = None,
     scale: float | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
@@ -60,14 +62,15 @@ def attend(
     views into the pool, their last axis dense; for a latent `values` is None or begins where
     `keys` does. tables, counts: int32 `[batch, width]`, the block of each entry and its tokens;
     lengths: int32 `[batch]`, how many entries count; slots: None, or int32 `[batch, width]`: an
-    entry is the one token at this slot of its block, its count 0 or 1. `scale`: of q.k, head_dim
+    entry is the one token at this slot of its block, its count 0 or 1. sink_logits: None, or
+    float32 `[q_heads]`, in the softmax's sum alone. `scale`: of q.k, head_dim
     ** -0.5 unless given. All on one device; nothing here waits for it."""
     import torch
     import triton
 
     (batch, q_heads, head_dim), value_dim = queries.shape, values.shape[3]
     tiling = tiling or tiling_of(head_dim, keys.element_size())
-    known = _known(queries, keys, values, tiling, slots is None)
+    known = _known(queries, keys, values, tiling, slots is None, sink_logits is not None)
     head_tiles = keys.shape[1] * triton.cdiv(known["GROUP"], known["HEADS"])
     splits = tiling.splits or _splits(
         batch * head_tiles, tables.shape[1] * known["ENTRY_TOKENS"], tiling, keys.device
@@ -76,7 +79,8 @@ def attend(
     output = torch.empty((batch, q_heads, value_dim), **new)
     parts = output if splits == 1 else torch.empty((batch, q_heads, splits, value_dim), **new)
     sums = output if splits == 1 else torch.empty((batch, q_heads, splits), **new)
-    kernel = compiled(_attend, _find_heads, _read_query, _find_tokens, _read_rows, _weigh, _store)
+    parts_of = _share, _begin, _find_heads, _read_query, _find_tokens, _read_rows, _weigh, _store
+    kernel = compiled(_attend, *parts_of)
     kernel[head_tiles, splits, batch](
         queries,
         keys,
@@ -84,6 +88,7 @@ def attend(
         tables,
         counts,
         tables if slots is None else slots,
+        queries if sink_logits is None else sink_logits,
         lengths,
         parts,
         sums,
@@ -99,21 +104,14 @@ def attend(
         num_stages=tiling.stages,
     )
     if splits > 1:
-        compiled(_combine)[batch, q_heads](
-            parts,
-            sums,
-            output,
-            VALUE_DIM=value_dim,
-            MAIN=known["MAIN"],
-            SPLITS=splits,
-            SPLITS_WIDE=triton.next_power_of_2(splits),
-            num_warps=4,
-        )
+        sizes = {"VALUE_DIM": value_dim, "MAIN": known["MAIN"], "SPLITS": splits, "num_warps": 4}
+        wide = triton.next_power_of_2(splits)
+        compiled(_combine)[batch, q_heads](parts, sums, output, SPLITS_WIDE=wide, **sizes)
     return output
 
 
 def _known(
-    queries: Any, keys: Any, values: Any, tiling: Tiling, whole_blocks: bool
+    queries: Any, keys: Any, values: Any, tiling: Tiling, whole_blocks: bool, sinks: bool
 ) -> dict[str, Any]:
     """What the kernel is compiled for: the model's sizes and types, and a program's tile."""
     import torch
@@ -129,6 +127,7 @@ def _known(
         "VALUE_DIM": value_dim,
         "ENTRY_TOKENS": keys.shape[2] if whole_blocks else 1,
         "SLOTS": not whole_blocks,
+        "SINKS": sinks,
         "Q_HEADS": queries.shape[1],
         "HEADS": min(tiling.heads, max(16, triton.next_power_of_2(group))),
         "TILE": tiling.tokens,
@@ -167,6 +166,7 @@ def _attend(
     tables,
     counts,
     slots,
+    sink_logits,
     lengths,
     parts,
     sums,
@@ -186,6 +186,7 @@ def _attend(
     VALUE_DIM: constexpr,
     ENTRY_TOKENS: constexpr,
     SLOTS: constexpr,
+    SINKS: constexpr,
     Q_HEADS: constexpr,
     HEADS: constexpr,
     TILE: constexpr,
@@ -206,11 +207,9 @@ def _attend(
         query, main, rest, of_heads, VALUE_DIM, HEAD_DIM, REST, ROUNDED, HELD
     )
     used = tl.load(lengths + session)
-    tiles = tl.cdiv(used * ENTRY_TOKENS, TILE)
-    share = tl.cdiv(tiles, SPLITS)
-    top, total = tl.full([HEADS], float("-inf"), tl.float32), tl.zeros([HEADS], tl.float32)
-    output = tl.zeros([HEADS, MAIN], tl.float32)
-    for tile in range(split * share, tl.minimum((split + 1) * share, tiles)):
+    begin, end = _share(tl.cdiv(used * ENTRY_TOKENS, TILE), split, SPLITS)
+    top, total, output = _begin(sink_logits + head, of_heads & (split == 0), HEADS, MAIN, SINKS)
+    for tile in range(begin, end):
         there, block, token = _find_tokens(
             tables, counts, slots, session * width, tile, used, ENTRY_TOKENS, SLOTS, TILE
         )
@@ -230,6 +229,22 @@ def _attend(
         output = tl.dot(weights, value, output * keep[:, None], input_precision=PRECISION)
     place = ((session * Q_HEADS + head) * SPLITS + split).to(tl.int64)
     _store(parts, sums, place, main, of_heads, output, value_scale, top, total, VALUE_DIM, SPLITS)
+
+
+def _share(tiles, split, SPLITS: constexpr) -> Any:
+    """The first of a program's tiles, and the one behind its last."""
+    share = tl.cdiv(tiles, SPLITS)
+    return split * share, tl.minimum((split + 1) * share, tiles)
+
+
+def _begin(sink, first, HEADS: constexpr, MAIN: constexpr, SINKS: constexpr) -> Any:
+    """The greatest logit, the sum and the output before any token: of no token, or of the sink
+    logits, in a session's first program."""
+    top, total = tl.full([HEADS], float("-inf"), tl.float32), tl.zeros([HEADS], tl.float32)
+    if SINKS:
+        top = tl.load(sink, first, other=float("-inf")) * 1.4426950408889634
+        total = tl.where(first, 1.0, 0.0)
+    return top, total, tl.zeros([HEADS, MAIN], tl.float32)
 
 
 def _find_heads(GROUP: constexpr, HEADS: constexpr) -> Any:

@@ -20,9 +20,18 @@ TOKENS = 2048
 
 @check(point=1, device="either", needs=NEEDS, limit_s=150)
 def attention_is_right(run: Run) -> dict[str, object]:
-    """Is paged attention dense softmax attention, in every type, over blocks and single tokens?"""
+    """Is paged attention dense softmax attention, in every type, over blocks and single tokens,
+    with sink logits and without?"""
     import numpy as np
-    from gpu_cases import ERROR_MAX, Shape, attention_case, by_token, poisoned, relative_error
+    from gpu_cases import (
+        ERROR_MAX,
+        Shape,
+        attention_case,
+        by_token,
+        poisoned,
+        relative_error,
+        with_sinks,
+    )
 
     random = np.random.default_rng()  # fresh inputs with every run; the seed is in the figures
     seed = int(random.integers(1 << 30))
@@ -43,7 +52,8 @@ def attention_is_right(run: Run) -> dict[str, object]:
         for shape in shapes:
             for widths in many:
                 whole = attention_case(shape, value_type, widths, seed)
-                for case in (whole, by_token(whole, 20 if run.interpret else 300, seed)):
+                tokens = by_token(whole, 20 if run.interpret else 300, seed)
+                for case in (whole, tokens, with_sinks(whole, seed), with_sinks(tokens, seed)):
                     with poisoned():
                         found = case.run(run.device)
                     worst = max(worst, relative_error(found, case.expected()))

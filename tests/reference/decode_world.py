@@ -192,6 +192,7 @@ class World:
         kind: Any,
         layer: int,
         slots: Any,
+        sink_logits: Any = None,
     ) -> Any:
         """Run the kernel after checking every token that it is given."""
         rows = self.pool.arrays.to_host(storage)
@@ -211,4 +212,5 @@ class World:
                 assert (got[:, :, read] == want[:, :, read]).all(), "not what prefill wrote"
                 self.attended += 1
         self.slots = slots
-        return self._kernel(queries, storage, tables, counts, kind, layer, slots)
+        given = queries, storage, tables, counts, kind, layer, slots, sink_logits
+        return self._kernel(*given)

@@ -6,7 +6,7 @@ count, memory that is allocated and not yet written (`poisoned`).
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "numbers_of",
     "poisoned",
     "relative_error",
+    "with_sinks",
 ]
 
 ERROR_MAX = {
@@ -60,6 +61,7 @@ class AttentionCase:
     lengths: Any
     scales: tuple[float, float]
     slots: Any = None
+    sink_logits: Any = None
 
     def run(self, device: str, **options: Any) -> Any:
         """The kernel's output, brought to host memory."""
@@ -71,6 +73,8 @@ class AttentionCase:
         options |= {"key_scale": self.scales[0], "value_scale": self.scales[1]}
         if self.slots is not None:
             options["slots"] = self.slots.to(device)
+        if self.sink_logits is not None:
+            options["sink_logits"] = self.sink_logits.to(device)
         return attend(self.queries.to(device), pool, values, *moved, **options).cpu()
 
     @property
@@ -98,7 +102,10 @@ class AttentionCase:
             )
             for head in range(q_heads):
                 logits = keys[head // group] @ self.queries[session, head].double()
-                weights = torch.softmax(logits * self.scales[0] * head_dim**-0.5, 0)
+                logits = logits * self.scales[0] * head_dim**-0.5
+                if self.sink_logits is not None:
+                    logits = torch.cat([logits, self.sink_logits[head : head + 1].double()])
+                weights = torch.softmax(logits, 0)[: keys.shape[1]]
                 output[session, head] = weights @ values[head // group] * self.scales[1]
         return output
 
@@ -127,8 +134,22 @@ def by_token(case: AttentionCase, tokens: int, seed: int) -> AttentionCase:
         pools.append(spoiled.to(pool.dtype))
     values = pools[-1][..., : case.values.shape[3]]
     return AttentionCase(
-        case.queries, pools[0], values, tables, counts, lengths, case.scales, slots
+        case.queries,
+        pools[0],
+        values,
+        tables,
+        counts,
+        lengths,
+        case.scales,
+        slots,
+        case.sink_logits,
     )
+
+
+def with_sinks(case: AttentionCase, seed: int) -> AttentionCase:
+    """The same with a logit for each head in the denominator, some above every key's."""
+    drawn = np.random.default_rng(seed).standard_normal(case.queries.shape[1])
+    return replace(case, sink_logits=torch.from_numpy((8 * drawn).astype(np.float32)))
 
 
 def attention_case(

@@ -86,8 +86,9 @@ def attention_shapes() -> None:
         ):
             tiling = attention.tiling_of(pool.shape[3], pool.element_size(), splits=8)
             given = torch.empty(shape), pool, values, tables, tables, lengths
-            for slots in (None, tables):
-                attention.attend(*given, slots=slots, tiling=tiling)
+            sinks = torch.zeros(shape[1])
+            for slots, more in ((None, None), (tables, None), (tables, sinks)):
+                attention.attend(*given, slots=slots, sink_logits=more, tiling=tiling)
 
 
 def selection_shapes() -> None:

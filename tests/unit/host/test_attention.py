@@ -41,6 +41,7 @@ class Case:
     counts: list[npt.NDArray[np.int32]]
     layer: int = 0
     slots: list[npt.NDArray[np.int32]] | None = None
+    sink_logits: npt.NDArray[np.float32] | None = None
 
     def blocks(self, storage: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
         """The pool as this layer sees it, in place."""
@@ -57,7 +58,8 @@ class Case:
         tables = np.where(counts > 0, block_tables(case.indices), PADDING).astype(np.int32)
         given = arrays.from_host(case.queries), arrays.from_host(case.storage)
         slots = None if case.slots is None else block_tables(case.slots)
-        output = kernel(name)(*given, tables, counts, case.kind, case.layer, slots)
+        more = case.layer, slots, case.sink_logits
+        output = kernel(name)(*given, tables, counts, case.kind, *more)
         assert type(output) is type(given[1]), "the output stays in the library's own array"
         return arrays.to_host(output)
 
@@ -236,6 +238,40 @@ def test_single_tokens_are_read_and_no_others(
         np.testing.assert_allclose(output[session], expected, atol=2e-5)
     if share == 1.0:
         np.testing.assert_allclose(output, case.run(name), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["reference", *FAST])
+@settings(deadline=None, max_examples=30)
+@given(case=CASES, height=st.sampled_from([-50.0, 0.0, 9.0, 80.0]), tokens=st.booleans())
+def test_a_sink_logit_counts_in_the_sum_alone(
+    name: str, case: Case, height: float, tokens: bool
+) -> None:
+    """Is a head's output, with a logit of its own in the denominator, what float64 says: of logits
+    below and far above every key's, over blocks and single tokens, and zeros of no tokens?"""
+    drawn = np.random.default_rng(5).standard_normal(case.kind.q_heads)
+    sinks = (height + drawn).astype(np.float32)
+    case = replace(by_token(case, 1.0, 1), sink_logits=sinks)
+    assert case.slots is not None
+    rows = case.blocks(case.storage)
+    group = case.kind.q_heads // rows.shape[2]
+    expected = np.zeros((*case.queries.shape[:2], case.kind.value_dim(case.layer)))
+    for session, (indices, slots) in enumerate(zip(case.indices, case.slots, strict=True)):
+        read = rows[indices, :, :, slots].astype(np.float64).repeat(group, axis=2)
+        logits = np.einsum("hd,thd->ht", case.queries[session], read[:, 0])
+        logits /= np.sqrt(rows.shape[4])
+        top = np.maximum(logits.max(axis=1, initial=-np.inf), sinks)[:, None]
+        raw = np.exp(logits - top)
+        total = raw.sum(axis=1, keepdims=True) + np.exp(sinks[:, None] - top)
+        values = read[:, -1, :, : expected.shape[2]]
+        expected[session] = np.einsum("ht,thd->hd", raw / total, values)
+    if not tokens:
+        blocks = [np.unique(one) for one in case.indices]
+        counts = [
+            np.array([own[index == block].max() + 1 for block in block_list], np.int32)
+            for own, index, block_list in zip(case.slots, case.indices, blocks, strict=True)
+        ]
+        case = replace(case, indices=blocks, counts=counts, slots=None)
+    np.testing.assert_allclose(case.run(name), expected, atol=2e-5)
 
 
 def test_all_tokens_in_order_are_the_same_bits_as_their_blocks() -> None:

@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="pip install '.[triton]'")
 pytest.importorskip("triton", reason="pip install '.[triton]'")
 
-from gpu_cases import ERROR_MAX, Shape, attention_case, by_token, poisoned, relative_error
+from gpu_cases import (
+    ERROR_MAX,
+    Shape,
+    attention_case,
+    by_token,
+    poisoned,
+    relative_error,
+    with_sinks,
+)
 
 from offstage.bindings.errors import BadInput
 from offstage.host.attention import block_tables, kernel
@@ -104,6 +112,18 @@ def test_single_tokens_are_softmax_attention(shape: Shape, splits: int) -> None:
     assert not found[1].any(), "a session without blocks gets zeros"
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]], ids=["K and V", "latent"])
+def test_sink_logits_count_in_the_sum_alone(shape: Shape, splits: int) -> None:
+    """Once, whatever the split between programs, over blocks and over single tokens."""
+    case = with_sinks(attention_case(shape, "bfloat16", [7, 0, 3], 3), 6)
+    for one in (case, by_token(case, 90, 4)):
+        with poisoned():
+            found = one.run("cpu", tiling=Tiling(tokens=16, heads=16, splits=splits))
+        assert relative_error(found, one.expected()) < ERROR_MAX["bfloat16"]
+        assert not found[1].any(), "a session without blocks gets zeros"
+
+
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=["K and V", "latent"])
 @pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
 def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> None:
@@ -166,7 +186,8 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
         expected = kernel("reference")(queries, storage.numpy(), *given)
         assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]
         slots = random.integers(0, 16, tables.shape).astype(np.int32)
-        given = tables, np.minimum(counts, 1), kind, layer, slots
+        sinks = random.standard_normal(kind.q_heads, np.float32)
+        given = tables, np.minimum(counts, 1), kind, layer, slots, sinks
         found = kernel("triton")(torch.from_numpy(queries), storage, *given)
         expected = kernel("reference")(queries, storage.numpy(), *given)
         assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]

@@ -1,9 +1,11 @@
-"""What a layer's attention reads of the selected blocks: all of their tokens, or the best of them.
+"""What a layer's attention reads of the selected blocks: all of their tokens, the best of them, or
+those of a window.
 
 A model that selects single tokens (DSA) reads at most `top_k` of them in a step, and the tier
 brings blocks or granules. Of those brought, the best tokens are attended and the others are not, if
 the selector can weigh tokens: `Mass` keeps the keys for it. With any other selector, and in layers
-that select no tokens, whole blocks are attended.
+that select no tokens, whole blocks are attended. A window that begins within a block is read token
+by token.
 
 Pure functions of the sessions, the decode loop's thread. Nothing can fail.
 """
@@ -14,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.host.attention import block_tables
 from offstage.host.decode.session import HostSession
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.selection import Mass, best_tokens
 
-__all__ = ["Attended", "attended"]
+__all__ = ["Attended", "attended", "readable", "slots_of"]
 
 Selected = tuple[HostSession, NDArray[np.float32], NDArray[np.int32]]
 """A session, its query of the layer, and the ordinals of its selected blocks."""
@@ -35,9 +38,26 @@ class Attended:
     slots: NDArray[np.int32] | None = None
 
 
+def readable(geometry: KvGeometry, layer: int, tokens: int, *, alone: bool) -> Attended:
+    """What a layer can read for the last of `tokens` tokens, of the blocks from `first_block` on.
+    `alone`: token by token, also where a window begins with a block."""
+    first, begin = geometry.first_block(layer, tokens), geometry.first_token(layer, tokens)
+    size = geometry.block_tokens
+    if not alone:
+        counts = np.full(geometry.block_count(tokens) - first, size, np.int32)
+        counts[-1] -= geometry.block_count(tokens) * size - tokens
+        return Attended(np.arange(counts.size), counts)
+    blocks, slots = np.divmod(np.arange(begin, tokens, dtype=np.int32), np.int32(size))
+    return Attended(blocks - np.int32(first), np.ones_like(slots), slots)
+
+
 def attended(geometry: KvGeometry, layer: int, batch: Sequence[Selected]) -> list[Attended]:
     """What a layer reads of each session. Single tokens are read of all sessions or of none: a
     batch is one call of the kernel."""
+    if geometry.is_window(layer):
+        lengths = [session.length_tokens for session, *_ in batch]
+        cut = any(geometry.first_token(layer, one) % geometry.block_tokens for one in lengths)
+        return [readable(geometry, layer, one, alone=cut) for one in lengths]
     counts = [session.token_counts(geometry, ordinals) for session, _, ordinals in batch]
     top_k = geometry.layers[layer].token_top_k
     scorers = [session.context.selectors[layer] for session, *_ in batch]
@@ -49,3 +69,9 @@ def attended(geometry: KvGeometry, layer: int, batch: Sequence[Selected]) -> lis
         entries, slots = best_tokens(scorer.weights(query, ordinals), own, top_k)
         found.append(Attended(entries, np.ones_like(slots), slots))
     return found
+
+
+def slots_of(read: Sequence[Attended]) -> NDArray[np.int32] | None:
+    """The slots of a batch's tokens, as a kernel takes them; None for whole blocks."""
+    rows = [one.slots for one in read if one.slots is not None]
+    return block_tables(rows) if rows else None

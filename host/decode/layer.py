@@ -2,7 +2,8 @@
 
 This is the project's main path. A query scores every block through the summaries; sinks, window and
 the best of the rest are selected. Blocks that the HBM pool lacks are demanded from the DPU,
-together with the scores of all blocks, selected or not: the hint for the next step. Every block
+together with the scores of all blocks, selected or not: the hint for the next step. A layer with a
+window selects nothing: it reads its window, and what lies behind leaves the pool. Every block
 that arrives is checked against the checksum of what was written, and sampled outputs against dense
 attention over the same selection. The fetches of all sessions are in flight together, so that one
 is copied and checked while the others wait; attention is one call per layer for all sessions.
@@ -14,7 +15,7 @@ computation. A caller that can only predict it prefetches with `begin_predicted`
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
-from offstage.host.decode.attended import Attended, attended
+from offstage.host.decode.attended import Attended, attended, slots_of
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import put_blocks
 from offstage.host.decode.record import AgentRecord, Token
@@ -39,6 +40,8 @@ from offstage.host.selection import SelectionRule, select
 __all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
 
 UNKNOWN_END = 255
+CERTAIN = 65535
+"""The score of a block that a window makes certain; 0 is that of one never read."""
 ROOM_BLOCKS = 64
 """Headroom for growing sessions before a selection on a device is allocated again."""
 
@@ -61,12 +64,6 @@ def _stored_scores(
     session: HostSession, blocks: DeviceSelector, query: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     return blocks.scores(query)[: session.keys.shape[1]]
-
-
-def _slots(read: Sequence[Attended]) -> NDArray[np.int32] | None:
-    """The slots of a batch's tokens, as a kernel takes them; None for whole blocks."""
-    rows = [one.slots for one in read if one.slots is not None]
-    return block_tables(rows) if rows else None
 
 
 @dataclass(slots=True)
@@ -113,6 +110,8 @@ class Decoder:
     """One layer output in `check_every` is compared with dense attention."""
     timeout_ns: int = 10_000_000_000
     observe: DemandObserver | None = None
+    sink_logits: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    """By layer, as a kernel takes them; of those that have some."""
 
     def __post_init__(self) -> None:
         if arrays_of(self.kernel_name) != self.pool.arrays.name:
@@ -257,6 +256,11 @@ class Decoder:
             session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
             for session, _ in batch
         ]
+        if self.pool.geometry.is_window(layer):
+            return [
+                self._windowed(*one, layer, query)
+                for one, query in zip(batch, queries, strict=True)
+            ]
         selectors = [session.context.selectors[layer] for session, _ in batch]
         if on_device(selectors):
             return [
@@ -272,6 +276,19 @@ class Decoder:
             ordinals = self._chosen(scores, session.block_count(self.pool.geometry))
             members.append(self._member(session, token, layer, query, hint, ordinals))
         return members
+
+    def _windowed(
+        self, session: HostSession, token: Token, layer: int, query: NDArray[np.float32]
+    ) -> _Member:
+        """The window's blocks. Its hint says that those behind are never read again."""
+        geometry = self.pool.geometry
+        first = geometry.first_block(layer, session.length_tokens)
+        if first:
+            self.pool.drop(session.number, layer, [first - 1])
+        hint = np.zeros(session.keys.shape[1], np.uint16)
+        hint[first:] = CERTAIN
+        ordinals = np.arange(first, session.block_count(geometry), dtype=np.int32)
+        return self._member(session, token, layer, query, hint, ordinals)
 
     def _best(
         self,
@@ -442,9 +459,10 @@ class Decoder:
         tables = block_tables(
             [member.indices[one.entries] for member, one in zip(members, read, strict=True)]
         )
-        counts, slots = block_tables([one.counts for one in read]), _slots(read)
+        counts, slots = block_tables([one.counts for one in read]), slots_of(read)
         queries = arrays.from_host(np.stack([member.query for member in members]))
-        output = self._decode(queries, storage, tables, counts, geometry, layer, slots)
+        sinks = self.sink_logits.get(layer)
+        output = self._decode(queries, storage, tables, counts, geometry, layer, slots, sinks)
         if not arrays.all_finite(output):
             at = (f"{one.session.name} at step {one.session.step}" for one in members)
             names = ", ".join(at)
@@ -471,7 +489,7 @@ class Decoder:
         blocks = self.pool.memory.read(member.indices)
         table, counts = read.entries[None].astype(np.int32), read.counts[None]
         given = member.query[None], blocks, table, counts, self.pool.geometry, layer
-        dense = dense_decode(*given, _slots([read]))[0]
+        dense = dense_decode(*given, slots_of([read]), self.sink_logits.get(layer))[0]
         scale = float(np.abs(dense).max()) or 1.0
         error = float(np.abs(output - dense).max()) / scale
         record.attention_checked += 1

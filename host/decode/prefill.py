@@ -86,19 +86,23 @@ class MissingWriter:
     """Writes the blocks of one session's context that the tier lacks: a `BlockWriter`.
 
     `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
-    fewer than all is written whole. `bytes_written` and `blocks_written` count what was put."""
+    fewer than it needs is written whole. `kept_from`: by layer, the first chunk that is ever read;
+    none before it is written, and windows are nested, so that a count says which layers are there.
+    `bytes_written` and `blocks_written` count what was put."""
 
     driver: Fabric
     handle: int
     stored_layers: NDArray[np.uint32]
-    layer_count: int
+    kept_from: Sequence[int]
     bytes_written: int = 0
     blocks_written: int = 0
 
     def __call__(self, layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
         """Put the missing ones among consecutive blocks of one layer."""
         stored = self.stored_layers[first : first + len(blocks)]
-        missing = np.flatnonzero(stored < self.layer_count)
+        chunks = first + np.arange(len(blocks))
+        needed = np.searchsorted(sorted(self.kept_from), chunks, side="right")
+        missing = np.flatnonzero((stored < needed) & (chunks >= self.kept_from[layer]))
         if missing.size == 0:
             return
         chosen = blocks if missing.size == len(blocks) else blocks[missing]

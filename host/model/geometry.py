@@ -149,12 +149,29 @@ class KvGeometry:
         Raises `BadInput` for a layer that compresses several tokens into one entry: the paged
         kernels read an entry for each token."""
         form = self.layers[layer]
-        if form.form not in ("gqa", "mla"):
+        if form.form not in ("gqa", "mla", "window"):
             raise self._bad(
                 f"layer {layer} stores {form.form} entries of {form.tokens_per_entry} tokens",
-                "decode a geometry whose layers are gqa or mla, such as 'demo'",
+                "decode a geometry whose layers are gqa, mla or window, such as 'demo'",
             )
         return form.planes, form.kv_heads, self.block_tokens, form.head_dim
+
+    def is_window(self, layer: int) -> bool:
+        """Whether `layer` reads the last tokens alone, whatever the length."""
+        return self.layers[layer].form == "window"
+
+    def first_token(self, layer: int, tokens: int) -> int:
+        """The first token that `layer` reads for the last of `tokens` tokens."""
+        return max(0, tokens - self.layers[layer].window_tokens) if self.is_window(layer) else 0
+
+    def first_block(self, layer: int, tokens: int) -> int:
+        """The block that holds `first_token`: no later step reads one before it."""
+        return self.first_token(layer, tokens) // self.block_tokens
+
+    def blocks_read(self, tokens: int) -> int:
+        """Blocks of all layers that hold what attention can read for the last of `tokens`."""
+        layers = range(self.layer_count)
+        return sum(self.block_count(tokens) - self.first_block(one, tokens) for one in layers)
 
     def value_dim(self, layer: int = 0) -> int:
         """Values of what a query head of `layer` gets from attention."""

@@ -2,8 +2,11 @@
 
 `transformers` lets an attention function be registered by name. In every architecture each layer
 calls it with the query and the cache's K and V, after norms, biases and rotation. In a step the
-cache returns only the newest token's K and V; the attention function has the others. One model at a
-time in a process, one thread.
+cache returns only the newest token's K and V; the attention function has the others. What the model
+hands to its cache is what a block holds of a token: K and V, or of MLA the latent and its rotated
+part (arXiv:2405.04434). MLA's query is then brought into the latent's space, and what attention
+finds there is brought back, by the two halves of the layer's `kv_b_proj` (the absorbed form). One
+model at a time in a process, one thread.
 
 The query of a later layer can be predicted (`Foresight`): that layer's norm and attention run on an
 earlier layer's input until they call the attention function, which returns the query instead of
@@ -12,10 +15,24 @@ which are small with grouped heads.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["NAME", "Asker", "Foresight", "LayerAttention", "installed", "step_logits", "turns_of"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "NAME",
+    "Asker",
+    "Foresight",
+    "LayerAttention",
+    "Step",
+    "entries_of",
+    "installed",
+    "is_latent",
+    "sink_logits_of",
+    "turns_of",
+]
 
 NAME = "offstage_tier"
 
@@ -23,10 +40,15 @@ NAME = "offstage_tier"
 class LayerAttention(Protocol):
     """Attention of one session's newest token, called layer by layer."""
 
-    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
-        """From the token's query `[q_heads, head_dim]`, key and value `[kv_heads, head_dim]` in
-        this layer, float32 `[q_heads, head_dim]`: tensors, those given on the model's device."""
+    def attend(self, layer: int, query: Any, entry: Any) -> Any:
+        """From the token's query `[q_heads, head_dim]` and what a block holds of it in this layer,
+        `[planes, kv_heads, head_dim]`, float32 `[q_heads, value_dim]`: tensors on the model's
+        device. The query is scaled so that its logits are q.k / sqrt(head_dim)."""
         ...
+
+
+Step = Callable[[int, int], Any]
+"""Decodes a token at its position: logits, float32 `[vocabulary]`, on the model's device."""
 
 
 class _Newest:
@@ -34,14 +56,17 @@ class _Newest:
 
     is_compileable = False
 
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.given: tuple[Any, Any] = None, None
+        """What the layer that runs has handed over, `[1, heads, 1, dim]` each."""
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        self.given = keys, values
         return keys, values
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._tokens
+        return self.tokens
 
 
 class _Reached(Exception):
@@ -125,17 +150,34 @@ def turns_of(decoder: Any, layer: int, hidden: Any, given: Mapping[str, Any]) ->
 @contextlib.contextmanager
 def installed(
     model: Any, attention: LayerAttention, foresight: Foresight | None = None
-) -> Iterator[None]:
-    """Run the model's decode steps with `attention`."""
+) -> Iterator[Step]:
+    """Within it, what is yielded runs the model's decode steps with `attention`."""
+    import torch
     from transformers import AttentionInterface
 
+    newest = _Newest()
+
     def attend(
-        module: Any, query: Any, key: Any, value: Any, mask: Any, **_: Any
+        module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **_: Any
     ) -> tuple[Any, None]:
+        asked = _asked(module, query[0, :, -1], scaling)
         if foresight is not None:
-            foresight.asker.reached(query)
-        found = attention.attend(module.layer_idx, query[0, :, -1], key[0, :, -1], value[0, :, -1])
-        return found.to(query.dtype)[None, None], None
+            foresight.asker.reached(asked[None, :, None])
+        entry = entries_of(*newest.given, is_latent(module))[:, :, -1]
+        found = attention.attend(module.layer_idx, asked, entry)
+        return _brought_back(module, found).to(query.dtype)[None, None], None
+
+    def step(token: int, position: int) -> Any:
+        newest.tokens, device = position, model.device
+        with torch.inference_mode():
+            found = model(
+                input_ids=torch.tensor([[token]], device=device),
+                position_ids=torch.tensor([[position]], device=device),
+                past_key_values=newest,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        return found.logits[0, -1].float()
 
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attend)
@@ -143,24 +185,58 @@ def installed(
     if foresight is not None:
         foresight.watch(model.get_decoder())
     try:
-        yield
+        yield step
     finally:
         if foresight is not None:
             foresight.close()
         model.set_attn_implementation(before)
 
 
-def step_logits(model: Any, token: int, position: int) -> Any:
-    """One token through an `installed` model: float32 `[vocabulary]`, on its device."""
+def entries_of(keys: Any, values: Any, latent: bool) -> Any:
+    """What blocks hold of tokens, `[planes, kv_heads, tokens, head_dim]`, from what a model hands
+    to its cache, `[1, heads, tokens, dim]` each."""
     import torch
 
-    with torch.inference_mode():
-        device = model.device
-        found = model(
-            input_ids=torch.tensor([[token]], device=device),
-            position_ids=torch.tensor([[position]], device=device),
-            past_key_values=_Newest(position),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return found.logits[0, -1].float()
+    return torch.cat([keys, values], dim=-1) if latent else torch.cat([keys, values])
+
+
+def is_latent(module: Any) -> bool:
+    """Whether an attention keeps latents: what it hands to its cache is a latent and its rotated
+    part."""
+    return hasattr(module, "kv_b_proj")
+
+
+def sink_logits_of(model: Any) -> dict[int, NDArray[np.float32]]:
+    """The learned logits of each head that count in the softmax's sum, by layer, `[q_heads]`."""
+    found = {}
+    for number, layer in enumerate(model.get_decoder().layers):
+        sinks = getattr(layer.self_attn, "sinks", None)
+        if sinks is not None:
+            found[number] = sinks.detach().float().cpu().numpy()
+    return found
+
+
+def _halves(module: Any) -> tuple[Any, Any]:
+    """What makes a latent's keys and its values, `[heads, dim, rank]` each."""
+    both = module.kv_b_proj.weight.float().unflatten(0, (module.num_heads, -1))
+    return both[:, : module.qk_nope_head_dim], both[:, module.qk_nope_head_dim :]
+
+
+def _asked(module: Any, query: Any, scaling: float) -> Any:
+    """The query as a kernel takes it: in the space of what is stored, and scaled for it."""
+    import torch
+
+    if is_latent(module):
+        own, rotated = query.float().split([module.qk_nope_head_dim, module.qk_rope_head_dim], -1)
+        query = torch.cat([torch.einsum("hn,hnr->hr", own, _halves(module)[0]), rotated], -1)
+    factor = scaling * query.shape[-1] ** 0.5
+    return query if abs(factor - 1) < 1e-9 else query.float() * factor
+
+
+def _brought_back(module: Any, found: Any) -> Any:
+    """What attention found, as the model's output projection takes it, `[q_heads, dim]`."""
+    import torch
+
+    if not is_latent(module):
+        return found
+    return torch.einsum("hr,hvr->hv", found.float(), _halves(module)[1])

@@ -2,32 +2,31 @@
 
 `DenseKv` keeps the KV of the context as the model computed it, for the comparison with dense
 attention; it also restores blocks of the context that the tier has lost. A model that only decodes
-would discard it. One thread. Can fail: RunFailed when the tier has lost a block that decoding
-wrote, since there is no other copy.
+would discard it. A layer with a window keeps all of its tokens here and attends to the window, so
+that a shorter context is a front of a longer one. One thread. Can fail: RunFailed when the tier has
+lost a block that decoding wrote, since there is no other copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import BadInput, RunFailed
-from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.bindings.errors import RunFailed
+from offstage.host.model.config import geometry_of
+from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.values import ValueType
+from offstage.host.transformer.attention import entries_of
 
 __all__ = ["DenseKv", "kv_geometry"]
 
 
 def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType) -> KvGeometry:
-    """The KV geometry of a model, from its configuration. Raises BadInput if the model scales its
-    logits differently from our kernels."""
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    layer = LayerKv("gqa", config.num_key_value_heads, head_dim)
-    return KvGeometry(
-        name, heads, (layer,) * config.num_hidden_layers, block_tokens, value_type, "config.json"
-    )
+    """The KV geometry of a model, from its configuration. Raises BadInput as `geometry_of`."""
+    found = geometry_of(config.to_dict(), name, "config.json")
+    return replace(found, block_tokens=block_tokens, value_type=value_type)
 
 
 class DenseKv:
@@ -46,7 +45,7 @@ class DenseKv:
         import torch
         from transformers import DynamicCache
 
-        self._cache = DynamicCache(config=self._model.config)
+        self._cache = DynamicCache()  # without a config its layers are whole
         self._length = len(tokens)
         with torch.inference_mode():
             for begin in range(0, len(tokens), piece):
@@ -68,7 +67,7 @@ class DenseKv:
         """Take `tensors` of a context of `tokens` tokens in place of `prefill`."""
         from transformers import DynamicCache
 
-        self._cache = DynamicCache(config=self._model.config)
+        self._cache = DynamicCache()
         self._length = tokens
         device = self._model.device
         for number in range(self.geometry.layer_count):
@@ -179,21 +178,10 @@ class DenseKv:
         import torch
 
         stored = self._cache.layers[layer]
-        halves = [half[0, :, span] for half in (stored.keys, stored.values)]
-        numbers = torch.stack(halves).to(getattr(torch, self.geometry.value_type))
-        # [2, kv_heads, blocks * tokens, head_dim] to blocks first
+        keys, values = stored.keys[:, :, span], stored.values[:, :, span]
+        entries = entries_of(keys, values, self.geometry.block_shape(layer)[0] == 1)
+        numbers = entries.to(getattr(torch, self.geometry.value_type))
+        # [planes, kv_heads, blocks * tokens, head_dim] to blocks first
         paged = numbers.unflatten(2, (count, -1)).permute(2, 0, 1, 3, 4).contiguous()
         found: NDArray[np.uint8] = paged.cpu().flatten(1).view(torch.uint8).numpy()
         return found
-
-
-def check_scale(model: Any) -> None:
-    """Raises BadInput if the model scales its logits differently from our kernels."""
-    for number, layer in enumerate(model.get_decoder().layers):
-        own = layer.self_attn
-        if abs(own.scaling - own.head_dim**-0.5) > 1e-9:
-            raise BadInput(
-                f"layer {number} scales its attention by {own.scaling:g}, not by 1/sqrt(head_dim)",
-                "--model",
-                "use a model of the Llama, Qwen or GLM family",
-            )

@@ -1,11 +1,12 @@
 """The reference for the tier: the same kernel over the same blocks, all of them in memory.
 
 There is no pool, selection or fetch: a block's place is its ordinal, and every layer reads all
-blocks. Outputs equal the tier's bit for bit when the tier selects every block. Where the tier's
-blocks are quantized, these are what the same code leaves of them, each from when it is full.
+blocks, or those of its window. Outputs equal the tier's bit for bit when the tier selects every
+block. Where the tier's blocks are quantized, these are what the same code leaves of them, each from
+when it is full.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from offstage.host.arrays import Arrays
 from offstage.host.attention import kernel
+from offstage.host.decode.attended import readable, slots_of
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.quantized import BlockQuantizer
 
@@ -23,7 +25,7 @@ class ResidentAttention:
     """One session that starts with `blocks` blocks of context, with room for `tokens_max` tokens.
 
     `content(layer)` gives the context's blocks, uint8 `[blocks, block_bytes]`. With a `quantizer`
-    they are quantized, and `arrays` takes such blocks."""
+    they are quantized, and `arrays` takes such blocks. `sink_logits`: as `Decoder` has them."""
 
     def __init__(
         self,
@@ -33,8 +35,9 @@ class ResidentAttention:
         content: Callable[[int], NDArray[np.uint8]],
         tokens_max: int,
         quantizer: BlockQuantizer | None = None,
+        sink_logits: Mapping[int, NDArray[np.float32]] | None = None,
     ) -> None:
-        self._quantizer = quantizer
+        self._quantizer, self._sinks = quantizer, sink_logits or {}
         self._arrays, self._geometry, self._kernel = arrays, geometry, kernel(kernel_name)
         self._memories = []
         for layer in range(geometry.layer_count):
@@ -49,7 +52,7 @@ class ResidentAttention:
         """One more token; its layers follow."""
         self._tokens += 1
 
-    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+    def attend(self, layer: int, query: Any, entry: Any) -> Any:
         """See `LayerAttention`."""
         import torch
 
@@ -57,13 +60,14 @@ class ResidentAttention:
         block, slot = divmod(self._tokens - 1, geometry.block_tokens)
         shape = geometry.block_shape(layer)
         paged = self._arrays.paged(storage, shape, geometry.value_type)
-        pair = torch.stack([key, value]).float().cpu().numpy()
-        paged[block, :, :, slot] = self._arrays.from_host(pair)
-        table = np.arange(block + 1, dtype=np.int32)[None]
-        counts = np.full(table.shape, geometry.block_tokens, np.int32)
-        counts[0, -1] = slot + 1
+        paged[block, :, :, slot] = self._arrays.from_host(entry.float().cpu().numpy())
+        cut = geometry.first_token(layer, self._tokens) % geometry.block_tokens > 0
+        read = readable(geometry, layer, self._tokens, alone=cut)
+        first = geometry.first_block(layer, self._tokens)
+        given = (first + read.entries)[None].astype(np.int32), read.counts[None]
         queries = self._arrays.from_host(query.float().cpu().numpy()[None])
-        found = self._kernel(queries, storage, table, counts, geometry, layer)[0]
+        more = slots_of([read]), self._sinks.get(layer)
+        found = self._kernel(queries, storage, *given, geometry, layer, *more)[0]
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(found)
         return found.to(query.device)

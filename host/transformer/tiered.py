@@ -154,7 +154,7 @@ class TieredAttention:
         found = self.session.context.selectors[layer].scores(query)
         return found[: self.session.keys.shape[1]]
 
-    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+    def attend(self, layer: int, query: Any, entry: Any) -> Any:
         """See `LayerAttention`."""
         import torch
 
@@ -164,7 +164,7 @@ class TieredAttention:
         if self._predicting:  # score the same blocks as the prediction: without the new token
             scores = self._scores(layer, self._queries[layer].query)
             self.predicted.ran(layer, scores, self._held(layer))
-        self._tail.given = np.stack([_floats(key), _floats(value)])
+        self._tail.given = _floats(entry)
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)
         if self._coming is not None:

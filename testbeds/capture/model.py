@@ -1,26 +1,38 @@
 """A model and its tokenizer, by name, folder or file, checked before a long run begins.
 
-Only the architectures in `ARCHITECTURES` are accepted: those whose attention is plain causal
-softmax over all tokens, with grouped query heads and rotary positions that do not depend on how the
-context was fed in. Nothing is downloaded, no code of the folder is run, and weights come from
-safetensors only. The folder and the machine can fail: BadInput, Missing, one line each.
+Only the architectures in `ARCHITECTURES` are accepted, with rotary positions that do not depend on
+how the context was fed in: those that decode from the tier. A capture takes fewer, those whose
+attention is plain causal softmax over all tokens, with grouped query heads (`GROUPED`). Nothing is
+downloaded, no code of the folder is run, and weights come from safetensors only. The folder and the
+machine can fail: BadInput, Missing, one line each.
 """
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import decode_json
+from offstage.host.model.config import geometry_of
 from offstage.testbeds.capture.rope import Rope
 from offstage.testbeds.models.library import AGAIN, LOCAL, attempt, library
 from offstage.testbeds.models.resolve import resolve
 
-__all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "prompt_tokens", "text_tokens"]
+__all__ = [
+    "ARCHITECTURES",
+    "GROUPED",
+    "Loaded",
+    "Shape",
+    "load",
+    "look",
+    "prompt_tokens",
+    "text_tokens",
+]
 
-ARCHITECTURES = (
+GROUPED = (
     "llama",
     "mistral",
     "qwen2",
@@ -31,7 +43,9 @@ ARCHITECTURES = (
     "glm4_moe",
     "gemma3_text",
 )
-"""Supported values of `model_type` in a config.json; each is tested."""
+"""Values of `model_type` in a config.json whose attention can be recorded; each is tested."""
+ARCHITECTURES = (*GROUPED, "gpt_oss", "deepseek_v3")
+"""Supported values of `model_type`; each is tested."""
 
 # Rotary types whose frequencies depend on the length of a single input.
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
@@ -59,7 +73,7 @@ class Shape:
     vocabulary_size: int
     config_sha256: str
     window_tokens: int | None
-    """The sliding window of its layers, in tokens; None without such layers."""
+    """The shortest window of its layers, in tokens; None without such layers."""
     rope: Rope | None = None
     """The scaling of rotary positions that was asked for; None: the config's own."""
 
@@ -75,12 +89,13 @@ class Loaded:
     end_tokens: tuple[int, ...]
 
 
-def look(model: str | Path, rope: Rope | None = None) -> Shape:
+def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = GROUPED) -> Shape:
     """Read and check the configuration of a model, which is given as to `resolve`, and scale
-    its rotary positions by `rope`; loads no weights.
+    its rotary positions by `rope`; loads no weights. `accepted`: architectures.
 
     Raises Missing without torch and transformers, BadInput for a folder without a model, an
-    unsupported architecture, and positions that depend on the pieces in which a context is fed in.
+    unsupported architecture, positions that depend on the pieces in which a context is fed in, and
+    what `geometry_of` refuses: kinds of layers that are not known, and windows out of range.
     """
     folder = resolve(model)
     where = str(folder)
@@ -94,8 +109,8 @@ def look(model: str | Path, rope: Rope | None = None) -> Shape:
         raise BadInput(f"config.json cannot be read: {error}", where, AGAIN) from None
     config = decode_json(raw, f"{where}/config.json", AGAIN, what="config.json cannot be read")
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    if kind not in accepted:
+        known = ", ".join(accepted)
         raise BadInput(f"architecture {kind!r} is not supported", where, f"supported: {known}")
     layers = config.get("num_hidden_layers")
     if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
@@ -114,21 +129,27 @@ def look(model: str | Path, rope: Rope | None = None) -> Shape:
         count = getattr(parsed, name, None)
         if type(count) is not int or count < 1:
             raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
+    cache = geometry_of(parsed.to_dict(), folder.name, f"{where}/config.json")
+    for number, layer in enumerate(cache.layers):
+        if layer.form not in ("gqa", "mla", "window"):
+            raise BadInput(
+                f"layer {number} keeps {layer.form}, which does not decode from the tier",
+                f"{where}/config.json",
+                "use a model of full_attention and sliding_attention alone",
+            )
+    windows = [one.window_tokens for one in cache.layers if one.form == "window"]
     if rope is not None:
         rope.scale(parsed, where)
-    heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
-    if heads % groups:
-        raise BadInput(f"{heads} query heads and {groups} KV heads", where, AGAIN)
     return Shape(
         folder=folder,
         name=folder.resolve().name,
-        model_type=kind,
+        model_type=str(kind),
         layer_count=parsed.num_hidden_layers,
-        group_count=groups,
+        group_count=parsed.num_key_value_heads,
         tokens_max=parsed.max_position_embeddings,
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
-        window_tokens=_window(parsed, where),
+        window_tokens=min(windows) if windows else None,
         rope=rope,
     )
 
@@ -207,7 +228,7 @@ def prompt_tokens(
         )
     found = head[: len(head) - over] + tail
     shape = loaded.shape
-    room = min(shape.tokens_max, shape.window_tokens or shape.tokens_max) - steps
+    room = shape.tokens_max - steps
     if len(found) > room:
         raise BadInput(
             f"a prompt of {len(found):,} tokens and an answer of {steps}, but the model has room "
@@ -238,32 +259,3 @@ def _ids(loaded: Loaded, text: str, *, special: bool = True) -> list[int]:
             "use the model's own tokenizer",
         )
     return ids
-
-
-def _window(config: Any, where: str) -> int | None:
-    """The sliding window, if any layer has one. Raises BadInput for an invalid one, and for layers
-    that are not plain causal attention."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and len(kinds) != config.num_hidden_layers:
-        raise BadInput(
-            f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where, AGAIN
-        )
-    other = sorted({str(kind) for kind in kinds or ()} - {"full_attention", "sliding_attention"})
-    if other:
-        raise BadInput(
-            f"layers of type {', '.join(other)}, which are not plain causal attention",
-            where,
-            "use a model of full_attention, or of sliding_attention with a sliding_window",
-        )
-    if kinds and all(kind == "full_attention" for kind in kinds):
-        return None
-    window = getattr(config, "sliding_window", None)
-    if window is None and not kinds:
-        return None
-    if type(window) is not int or window < 1:
-        raise BadInput(
-            f"sliding layers, but a sliding window of {window!r} tokens",
-            where,
-            "set sliding_window, and use_sliding_window if the model has it",
-        )
-    return window

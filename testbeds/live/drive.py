@@ -57,7 +57,7 @@ def prefill(
         identities = identities[: len(identities) // workload.granules * workload.granules]
         handle = control.session_open(select_blocks=options.select_blocks)
         appended = append_chunks(control, handle, identities, layers)
-        write = MissingWriter(fabric, handle, appended.stored_layers, layers)
+        write = MissingWriter(fabric, handle, appended.stored_layers, [0] * layers)
 
         def written(layer: int, first: int, blocks: Any, write: MissingWriter = write) -> None:
             upkeep()

@@ -318,9 +318,9 @@ def varied(passes: Sequence[ModelPass], one: ModelPass) -> list[str]:
 
 
 def share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:
-    """Blocks that attention read over those that there were, over all steps and layers."""
-    there = sum(geometry.block_count(context_tokens + token.step + 1) for token in record.tokens)
-    return sum(token.selected for token in record.tokens) / (there * geometry.layer_count)
+    """Blocks that attention read over those that the model's own reads, over all steps."""
+    there = sum(geometry.blocks_read(context_tokens + token.step + 1) for token in record.tokens)
+    return sum(token.selected for token in record.tokens) / there
 
 
 def perplexity(nll: Sequence[float | None]) -> float:

@@ -20,8 +20,7 @@ TOKENS = 2048
 
 @check(point=1, device="either", needs=NEEDS, limit_s=150)
 def attention_is_right(run: Run) -> dict[str, object]:
-    """Is paged attention dense softmax attention, in every type, over blocks and single tokens,
-    with sink logits and without?"""
+    """Is paged attention dense softmax, in every type, over blocks and tokens, with sinks too?"""
     import numpy as np
     from gpu_cases import (
         ERROR_MAX,

@@ -127,7 +127,7 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
 
     from offstage.host.arrays import open_arrays
     from offstage.host.selection import select, selector
-    from offstage.host.transformer.attention import installed, step_logits
+    from offstage.host.transformer.attention import installed
     from offstage.host.transformer.dense import DenseKv, kv_geometry
     from offstage.host.transformer.resident import ResidentAttention
     from offstage.testbeds.capture.model import load, look
@@ -153,22 +153,22 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
     class Watched(ResidentAttention):
         step = 0
 
-        def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+        def attend(self, layer: int, query: Any, entry: Any) -> Any:
             scores = [one.scores(query.float().cpu().numpy()) for one in pairs[layer]]
             assert (scores[1] >= scores[0] - 1e-5 * np.abs(scores[0]).max()).all()
             for k, shares in chosen.items():
                 exact, coded = (select(one[1:-4], k, 0, 0, one.size - 5) for one in scores)
                 shares[layer, self.step] = np.isin(exact, coded).mean()
-            return super().attend(layer, query, key, value)
+            return super().attend(layer, query, entry)
 
     memory = open_arrays("torch", run.device)
     attention = Watched(
         memory, "torch", shape, lambda layer: kv.blocks(layer, 0, blocks), context + steps
     )
-    with installed(loaded.model, attention):
+    with installed(loaded.model, attention) as decode:
         for attention.step in range(steps):
             attention.begin_token()
-            step_logits(loaded.model, tokens[context + attention.step], context + attention.step)
+            decode(tokens[context + attention.step], context + attention.step)
     attention.close()
     return {
         "context_tokens": context,

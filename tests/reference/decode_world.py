@@ -116,12 +116,13 @@ class World:
         kernel: str = "",
         shape: KvGeometry = SHAPE,
         selector: str = "quest",
+        room: int = SELECT + 4,
     ) -> None:
         self.fabric, self.shape, self.selector = fabric, shape, selector
         self.kv = SyntheticKv(5, shape, [PROCESS] * shape.layer_count)
         arrays = arrays or open_arrays()
         # Room for all selections of a step, so that evictions do not depend on other sessions.
-        self.pool = HbmPool(shape, 3 * shape.layer_count * (SELECT + 4), arrays, landing_rows)
+        self.pool = HbmPool(shape, 3 * shape.layer_count * room, arrays, landing_rows)
         kernel = kernel or ("torch" if arrays.name == "torch" else "numpy")
         self._make = selectors_of(kernel, "cpu")
         driver: Any = fabric  # it has every call that decoding makes

@@ -35,6 +35,23 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3TextConfig",
         {"sliding_window": 512, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
     ),
+    "gpt_oss": ("GptOssConfig", {**EXPERTS, "num_local_experts": 4, "sliding_window": 64}),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **EXPERTS,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 12,
+        },
+    ),
     "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),
 }
 

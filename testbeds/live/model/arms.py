@@ -13,12 +13,13 @@ import msgspec
 from offstage.bindings.errors import RunFailed
 from offstage.host.decode.record import AgentRecord
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
-from offstage.testbeds.capture.model import look, prompt_tokens
+from offstage.testbeds.capture.model import ARCHITECTURES, look, prompt_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.arm_bed import ArmBed, Attached, Storage
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
+from offstage.testbeds.live.model.fit import check_predicts, load_known
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.run import TextRun, load_known
+from offstage.testbeds.live.model.run import TextRun
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
 from offstage.testbeds.live.run_figures import against_reference
@@ -46,7 +47,10 @@ def run_arms(
     Raises BadInput for options, model and text, RunFailed for a daemon that fails and for arms
     that wrote different texts."""
     options.check()
-    loaded, weights = load_known(look(options.model, parse_rope(options.rope)), options, progress)
+    shape = look(options.model, parse_rope(options.rope), ARCHITECTURES)
+    if any(arm.predicts for arm in arms):
+        check_predicts(shape, "--model")
+    loaded, weights = load_known(shape, options, progress)
     one = TextRun(options, loaded, weights, BLOCK_TOKENS, progress)
     tokens = prompt_tokens(loaded, options.text, question, BLOCK_TOKENS, options.steps)
     sizes = DaemonSizes(
@@ -56,7 +60,9 @@ def run_arms(
         slots=buffer_blocks * one.geometry.layer_count,
         window_tokens=options.window_blocks * BLOCK_TOKENS,
         context_tokens=len(tokens) + options.steps,
-        stored_bytes=one.geometry.session_bytes(len(tokens) + options.steps),
+        stored_bytes=one.geometry.layer_count
+        * one.geometry.block_count(len(tokens) + options.steps)
+        * one.geometry.block_bytes(0),
         sessions=1,
     )
     tiers = ArmBed(bed, sizes)

@@ -1,6 +1,7 @@
 """Does a model's KV fit a daemon: its blocks, in whichever types, and the context; its identity.
 
-Pure checks before the work of minutes: each raises BadInput with the setting that fits.
+Checks before the work of minutes, and the model loaded under the digest of its weights: each raises
+BadInput with the setting that fits.
 """
 
 import dataclasses
@@ -10,15 +11,26 @@ from collections.abc import Sequence
 from offstage.bindings.errors import BadInput
 from offstage.host.link.control import Control
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.identity import Weights, identity_of
+from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
 from offstage.host.model.quantized import BlockQuantizer, uniform
 from offstage.host.model.values import WIDTHS, ValueType
-from offstage.testbeds.capture.model import Loaded
+from offstage.testbeds.capture.model import Loaded, Shape, load
 from offstage.testbeds.live.host_run import serve_with
 from offstage.testbeds.live.model.options import KvType, ModelOptions
 from offstage.testbeds.machine import machine
+from offstage.testbeds.progress import Progress
 
-__all__ = ["Quantizers", "bits_of", "context_lengths", "fitted", "quantizers_of", "value_type"]
+__all__ = [
+    "Quantizers",
+    "bits_of",
+    "check_predicts",
+    "context_lengths",
+    "fitted",
+    "load_known",
+    "pool_sizes",
+    "quantizers_of",
+    "value_type",
+]
 
 Quantizers = dict[KvType, BlockQuantizer | None]
 """By type; None for the model's own, whose blocks are not quantized."""
@@ -52,6 +64,21 @@ def fitted(
 
 def _payload(geometry: KvGeometry, quantizer: BlockQuantizer | None) -> int:
     return geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes
+
+
+def load_known(shape: Shape, options: ModelOptions, progress: Progress) -> tuple[Loaded, Weights]:
+    """The model, and the digest of the weights that were loaded. Raises BadInput as `load`, and
+    for weights that changed meanwhile."""
+    progress.start("load the model", 1, "")
+    where = str(shape.folder)
+    weights = digest_of(files_of(where), where)
+    progress.note(weights.cost())
+    loaded = load(shape, options.device, options.dtype)
+    if not weights.unchanged():
+        raise BadInput(
+            "the model changed while it was loaded", where, "start again when it is complete"
+        )
+    return loaded, weights
 
 
 def bits_of(
@@ -118,11 +145,6 @@ def context_lengths(
         "the model": (shape.tokens_max - options.steps, "give fewer"),
         "the daemon": (daemon_tokens - options.steps, "raise [limits] context_tokens there"),
     }
-    if shape.window_tokens is not None:
-        bounds["its sliding window"] = (
-            shape.window_tokens - options.steps,
-            "give fewer, or a model without a window",
-        )
     least = min(bound for bound, _ in bounds.values()) // size * size
     chosen = options.context_tokens or (least,)
     longest = max(*chosen, size)
@@ -139,6 +161,33 @@ def context_lengths(
             f"--context-tokens {odd[0]}", options.where, f"give a multiple of {size}, a block"
         )
     return chosen
+
+
+def check_predicts(shape: Shape, where: str) -> None:
+    """BadInput for a model whose layers do not all select: a prediction weighs the guesses of all
+    layers against each other, and a window is certain."""
+    if shape.window_tokens is not None:
+        raise BadInput(
+            f"layers of {shape.name} have a window of {shape.window_tokens:,} tokens and select "
+            "nothing, so that no selection of theirs can be predicted",
+            where,
+            "leave it out, or use a model without sliding_attention",
+        )
+
+
+def pool_sizes(
+    options: ModelOptions, geometry: KvGeometry, chosen: int, room: int
+) -> tuple[int, int]:
+    """Blocks of the HBM pool, and those in flight at once: for a selection of `chosen` blocks of
+    the `room` of a layer, and for windows."""
+    size, layers = geometry.block_tokens, geometry.layer_count
+    windows = [one.window_tokens for one in geometry.layers if one.form == "window"]
+    # A window may begin anywhere in a block.
+    read = [min(room, (one - 2) // size + 2) for one in windows]
+    read += [chosen] * (layers - len(windows))
+    # Room for two layers if the next one's blocks arrive while this one is computed.
+    due = max(read) * (2 if options.ahead == "fetch" else 1)
+    return max(due, round(options.pool_ratio * sum(read))) + layers, due
 
 
 def value_type(loaded: Loaded) -> ValueType:

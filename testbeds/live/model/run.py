@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import offstage
-from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES
 from offstage.bindings.ledger import Ledger, quantile, share
 from offstage.bindings.notes import Note
@@ -34,23 +33,26 @@ from offstage.host.fabrics import Fabric
 from offstage.host.gpu.selector import selectors_of
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import append_chunks
-from offstage.host.model.identity import Weights, digest_of, files_of
+from offstage.host.model.identity import Weights
 from offstage.host.model.quantized import BlockQuantizer
-from offstage.host.transformer.attention import Foresight, installed, step_logits
-from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
+from offstage.host.transformer.attention import Foresight, installed, sink_logits_of
+from offstage.host.transformer.dense import DenseKv, kv_geometry
 from offstage.host.transformer.quantized import QuantizedKv
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.sensitivity import Choice, Probe, choose, measured
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.beds.status import counters_since, device_counters
-from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
+from offstage.testbeds.capture.model import ARCHITECTURES, Loaded, look, text_tokens
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
 from offstage.testbeds.live.model.fit import (
     Quantizers,
     bits_of,
+    check_predicts,
     context_lengths,
     fitted,
+    load_known,
+    pool_sizes,
     quantizers_of,
     value_type,
 )
@@ -81,7 +83,7 @@ from offstage.testbeds.live.vacuous import (
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
-__all__ = ["TextRun", "decode_text", "load_known", "run"]
+__all__ = ["TextRun", "decode_text", "run"]
 
 
 def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSummary:
@@ -90,27 +92,14 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     full."""
     options.check()
     options.arrays()
-    shape = look(options.model, parse_rope(options.rope))
+    shape = look(options.model, parse_rope(options.rope), ARCHITECTURES)
+    if options.predict:
+        check_predicts(shape, "--predict")
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         loaded, weights = load_known(shape, options, progress)
         tokens, _ = text_tokens(loaded, options.text)
         return decode_text(options, loaded, weights, tokens, link, control, fabric, progress)
-
-
-def load_known(shape: Shape, options: ModelOptions, progress: Progress) -> tuple[Loaded, Weights]:
-    """The model, and the digest of the weights that were loaded. Raises BadInput as `load`, and
-    for weights that changed meanwhile."""
-    progress.start("load the model", 1, "")
-    where = str(shape.folder)
-    weights = digest_of(files_of(where), where)
-    progress.note(weights.cost())
-    loaded = load(shape, options.device, options.dtype)
-    if not weights.unchanged():
-        raise BadInput(
-            "the model changed while it was loaded", where, "start again when it is complete"
-        )
-    return loaded, weights
 
 
 def decode_text(
@@ -143,7 +132,7 @@ def decode_text(
         *selected_alike(
             options.selections, [one.select_blocks for one in passes[: len(options.selections)]]
         ),
-        *all_staged(one.room * one.geometry.layer_count, control.geometry.slot_count),
+        *all_staged(one.blocks_read, control.geometry.slot_count),
     ]
     return one.summary(passes, notes)
 
@@ -160,13 +149,13 @@ class TextRun:
         progress: Progress,
     ) -> None:
         """Raises BadInput for a model that the kernel cannot compute."""
-        check_scale(loaded.model)
         self.options, self.loaded, self.weights = options, loaded, weights
         self.progress, self.arrays = progress, options.arrays()
         self.geometry = kv_geometry(
             loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
         )
         HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
+        self.sink_logits = sink_logits_of(loaded.model)
         self.kv = self._whole = DenseKv(loaded.model, self.geometry)
         self.tokens: list[int] = []
         self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
@@ -249,6 +238,11 @@ class TextRun:
         """Blocks of a layer when the last token is decoded."""
         return self.geometry.block_count(len(self.tokens) + self.options.steps)
 
+    @property
+    def blocks_read(self) -> int:
+        """Blocks of all layers that hold what attention can read by then."""
+        return self.geometry.blocks_read(len(self.tokens) + self.options.steps)
+
     def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
         """Read the longest context, and hold all of it in the first type. `keep`: from the user's
         cache, and into it."""
@@ -281,8 +275,10 @@ class TextRun:
         identities = [self._name_of([], ordinal) for ordinal in ordinals]
         handle = self.control.session_open(select_blocks=1)
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
-        write = MissingWriter(self.fabric, handle, appended.stored_layers, geometry.layer_count)
-        self.progress.start("write to the tier", len(identities) * geometry.layer_count, "blocks")
+        layers = range(geometry.layer_count)
+        kept_from = [geometry.first_block(layer, context_tokens + 1) for layer in layers]
+        write = MissingWriter(self.fabric, handle, appended.stored_layers, kept_from)
+        self.progress.start("write to the tier", len(identities) * len(layers), "blocks")
 
         def written(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
             write(layer, first, blocks)
@@ -387,7 +383,7 @@ class TextRun:
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
             notes=[
                 *warm_start(before),
-                *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
+                *pool_holds_all(self.blocks_read, pool.pool_blocks, "the text"),
                 *(kl_beyond(kl_mean, options.max_kl, choice.tail_tokens) if choice else []),
                 *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
             ],
@@ -409,7 +405,9 @@ class TextRun:
         """The attention that read from the tier, the logits after each token, and the tokens."""
         options = self.options
         rule = SelectionRule(self.selector, chosen, options.sink_blocks, options.window_blocks)
-        decoder = Decoder(self.fabric, pool, self.source, rule, options.kernel)
+        decoder = Decoder(
+            self.fabric, pool, self.source, rule, options.kernel, sink_logits=self.sink_logits
+        )
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
         try:
@@ -438,11 +436,8 @@ class TextRun:
 
     def _pool(self, chosen: int) -> HbmPool:
         """The HBM pool for a selection of `chosen` blocks."""
-        layers = self.geometry.layer_count
-        wanted = round(self.options.pool_ratio * chosen * layers)
-        # Room for two layers if the next one's blocks arrive while this one is computed.
-        due = chosen * (2 if self.options.ahead == "fetch" else 1)
-        return HbmPool(self.geometry, max(due, wanted) + layers, self._pool_arrays, due)
+        sizes = pool_sizes(self.options, self.geometry, chosen, self.room)
+        return HbmPool(self.geometry, sizes[0], self._pool_arrays, sizes[1])
 
     def _steps(
         self,
@@ -456,11 +451,11 @@ class TextRun:
         model, first = self.loaded.model, len(self.tokens)
         token = following[0] if following else self._chosen(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
-        with installed(model, attention, foresight):
+        with installed(model, attention, foresight) as decode:
             for step, row in enumerate(found):
                 grown.append(token)
                 attention.begin_token()
-                row[:] = step_logits(model, token, first + step).cpu().numpy()
+                row[:] = decode(token, first + step).cpu().numpy()
                 attention.end_token()
                 if following:
                     token = following[min(step + 1, len(following) - 1)]
@@ -484,6 +479,7 @@ class TextRun:
             lambda layer: self.source.blocks(layer, 0, self.context.identities),
             len(self.tokens) + self.options.steps,
             self.quantizer,
+            self.sink_logits,
         )
         self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))

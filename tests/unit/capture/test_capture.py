@@ -11,7 +11,7 @@ import pytest
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture import attention
 from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
-from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
+from offstage.testbeds.capture.model import GROUPED, load, look, text_tokens
 from offstage.testbeds.capture.run import Options, capture
 from offstage.testbeds.workloads.selections.scores_file import Step, open_capture
 
@@ -87,7 +87,7 @@ class Seen:
         return (query @ keys.transpose(1, 2) * self.scaling).numpy()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", GROUPED)
 def test_scores_are_those_of_eager_attention(
     architecture: str, make_model: Any, text: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.capture import attention, draft_model, run
-from offstage.testbeds.capture.model import ARCHITECTURES
+from offstage.testbeds.capture.model import GROUPED
 from offstage.testbeds.capture.run import Options, capture
 from offstage.testbeds.workloads.selections.scores_file import PREDICTED, SCORES, open_capture
 
@@ -63,7 +63,7 @@ def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, li
     return {name: list(found.steps(0, name, 0, 1000)) for name in names}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", GROUPED)
 def test_what_does_not_change_between_layers_is_predicted_exactly(
     architecture: str, idle: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,7 +84,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no layers": (edited(lambda config: config.update(num_hidden_layers=0)), "0 layers"),
     "a window of letters": (
         edited(lambda config: config.update(sliding_window="x")),
-        "sliding window of 'x' tokens",
+        "sliding_window is 'x'",
     ),
     "a config without end": (endless, "config.json cannot be read"),
     "architecture": (

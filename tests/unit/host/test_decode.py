@@ -5,6 +5,7 @@ import errno
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from decode_world import KV, LAYERS, RETAINED, RULE, SELECT, SHAPE, FakeFabric, World
 from hypothesis import given
@@ -19,6 +20,7 @@ from offstage.host.decode.record import Token
 from offstage.host.decode.tail_block import TailBlock, write_tokens
 from offstage.host.decode.timeline import Span, Timeline
 from offstage.host.gpu import interpreted
+from offstage.host.model.layer_kv import LayerKv
 from offstage.host.model.models import geometry
 
 
@@ -119,6 +121,39 @@ def test_a_layer_that_selects_tokens_attends_to_the_best_of_what_was_fetched(ker
     assert world.attended == calls * top_k and world.slots.shape == (2, top_k)
     assert record.kernel_bytes == calls * top_k * shape.entry_bytes(0) < plain.kernel_bytes
     assert record.attention_checked == calls
+    assert record.attention_error_max < (1e-2 if kernel == "triton" else 1e-4)
+
+
+@pytest.mark.parametrize("window", [32, 37, 1000])
+@pytest.mark.parametrize("kernel", ["numpy", "torch", "triton"])
+def test_a_window_is_read_whole_and_nothing_behind_it(kernel: str, window: int) -> None:
+    """Of sessions of different lengths in one batch: are the demands of a layer with a window the
+    window's blocks, the tokens attended the window's, and is nothing behind it in the pool? Every
+    output, with sink logits in one layer, equals dense attention over those tokens."""
+    if kernel != "numpy":
+        pytest.importorskip("torch", reason="pip install '.[host]'")
+    if kernel == "triton" and not interpreted():
+        pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
+    layers = LayerKv("gqa", 2, 32), LayerKv("window", 2, 32, window_tokens=window)
+    shape = replace(SHAPE, layers=layers)
+    arrays = open_arrays("numpy" if kernel == "numpy" else "torch")
+    world = World(FakeFabric(), arrays, kernel=kernel, shape=shape, room=30, landing_rows=90)
+    world.decoder.sink_logits = {1: np.linspace(-1, 9, shape.q_heads, dtype=np.float32)}
+    lengths = [one.length_tokens for one in world.sessions]
+    # Within one block; the window of 37 leaves a block behind. The interpreter is slow.
+    steps = 2 if kernel == "triton" else 15
+    record = world.run(steps)
+    demanded: dict[int, set[int]] = {number: set() for number in range(3)}
+    for number, step, layer, ordinals in world.fabric.demands:
+        if layer == 1 and ordinals:
+            demanded[number] |= set(ordinals)
+            assert min(ordinals) >= max(0, lengths[number] + step + 1 - window) // 16
+    for number, length in enumerate(lengths):
+        first = max(0, length + 1 - window) // 16
+        assert demanded[number] == set(range(first, length // 16))
+        left = world.pool.resident(number, 1)
+        assert left.min() == max(0, length + steps - window) // 16
+    assert record.attention_checked == 3 * 2 * steps
     assert record.attention_error_max < (1e-2 if kernel == "triton" else 1e-4)
 
 

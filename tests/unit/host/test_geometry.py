@@ -15,6 +15,9 @@ from offstage.host.model.models import GEOMETRIES, caches, geometry
 PUBLISHED = {"llama-3-70b": 327_680, "llama-3-8b": 131_072, "deepseek-v3": 70_272}
 
 
+WINDOW = LayerKv("window", 2, 32, window_tokens=40)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_bytes_per_token_equal_the_published_figure(name: str) -> None:
     assert geometry(name).bytes_per_token() == PUBLISHED[name]
@@ -106,11 +109,21 @@ def test_bad_questions_are_answered_with_the_fix() -> None:
         geometry("deepseek-v4-pro").block_bytes(0, 64)
     with pytest.raises(BadInput, match="hca entries of 128 tokens"):
         geometry("deepseek-v4-pro").block_shape()
+    with pytest.raises(BadInput, match="gqa, mla or window"):
+        caches()["qwen3-next-80b-a3b"].block_shape()
     for name in ("gemma-3-270m", "qwen3-next-80b-a3b"):
-        with pytest.raises(BadInput, match="gqa or mla"):
-            caches()[name].block_shape()
         with pytest.raises(BadInput, match="unknown geometry"):
             geometry(name)
+
+
+def test_a_window_is_read_from_its_first_token_on() -> None:
+    """The newest token counts; a full layer is read from 0. Blocks that hold none are not read."""
+    shape = replace(geometry("tiny"), layers=(LayerKv("gqa", 2, 32), WINDOW))
+    assert shape.block_shape(0) == shape.block_shape(1) == (2, 2, 16, 32)
+    assert [shape.first_token(layer, 100) for layer in (0, 1)] == [0, 60]
+    assert [shape.first_token(1, tokens) for tokens in (1, 40, 41)] == [0, 0, 1]
+    assert [shape.first_block(1, tokens) for tokens in (55, 56, 57, 72)] == [0, 1, 1, 2]
+    assert shape.blocks_read(100) == 7 + 4
 
 
 def test_a_latent_is_one_plane_and_its_front_is_the_value() -> None:

@@ -1,0 +1,179 @@
+"""Do models with windows, sink logits and latents decode from the daemon as on their own?
+
+Tiny models with random weights, against transformers' own code for them.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_bed import BLOCK_TOKENS, CONTEXT, SMALL_POOL, STEPS, drive, model_of, start, words_of
+from tiny_models import save_text
+
+from offstage.host.gpu import interpreted
+from offstage.testbeds.beds.daemon import Daemon
+from offstage.testbeds.capture.model import load, look, text_tokens
+from offstage.testbeds.cli import run
+
+pytest.importorskip("torch", reason="needs the extra capture")
+pytest.importorskip("transformers", reason="needs the extra capture")
+
+KINDS: dict[str, dict[str, Any]] = {
+    # Scaled by another number than 1/sqrt(head_dim); the second layer of three is full.
+    "gemma3_text": {"num_hidden_layers": 3, "sliding_window": 64, "query_pre_attn_scalar": 8},
+    "gpt_oss": {"num_hidden_layers": 3, "sliding_window": 70},
+    "deepseek_v3": {"num_hidden_layers": 3},
+}
+SHORT = 48
+"""A context shorter than each window."""
+WINDOWS = {"gemma3_text": [64, 64], "gpt_oss": [70, 70], "deepseek_v3": []}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_text(tmp_path_factory.mktemp("text") / "letters.txt")
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon for three layers whose blocks are 4 KiB, and whose arena holds a third of them."""
+    with start(tmp_path, 3, 4096, 512, 30) as one:
+        yield one
+
+
+def own_logits(model: Path, text: Path, tokens: int) -> Any:
+    """The library's, of all tokens at once, by its eager attention and without a cache."""
+    import torch
+    import transformers
+
+    ids = text_tokens(load(look(model, accepted=tuple(KINDS))), text)[0][:tokens]
+    whole = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    with torch.inference_mode():
+        return whole.eval()(torch.tensor([ids])).logits[0].double().numpy()
+
+
+def written_first(kind: str) -> int:
+    """Blocks that two contexts write: the longer one none behind its windows, and then the shorter
+    one its chunks whole, where they lack a layer."""
+    found = (3 - len(WINDOWS[kind])) * CONTEXT // BLOCK_TOKENS
+    for window in WINDOWS[kind]:
+        found += CONTEXT // BLOCK_TOKENS - (CONTEXT + 1 - window) // BLOCK_TOKENS
+    return found + (3 * SHORT // BLOCK_TOKENS if WINDOWS[kind] else 0)
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_every_block_selected_it_is_the_model_itself(
+    kind: str, kernel: str, text: Path, tmp_path: Path
+) -> None:
+    """Of contexts shorter and longer than a window: the tier's logits are to the bit those of the
+    same kernel over blocks in memory, and the library's within 1e-3, also when a daemon that has
+    started anew reads the session back. Blocks behind a window are neither written nor read."""
+    model = model_of(tmp_path, kind, **KINDS[kind])
+    lengths = ["--context-tokens", f"{SHORT},{CONTEXT}"]
+    more = [*SMALL_POOL, "--kernel", kernel, "--select-blocks", "all", *lengths]
+    found = []
+    for written in (written_first(kind), 0):
+        with start(tmp_path, 3, 4096, 512, 30) as tier:
+            found.append(drive(tier, model, text, tmp_path / "out", *more))
+        assert found[-1]["workload"]["prefill_blocks_written"] == written
+    logits = own_logits(model, text, CONTEXT + STEPS)
+    for one in (row for each in found for row in each["passes"]):
+        assert one["bit_equal"] is True and one["share_read"] == 1.0
+        assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+        assert one["blocks_verified"] == one["demands"] > 0
+        first = one["context_tokens"]
+        here = logits[first : first + STEPS]
+        assert here.argmax(axis=1).tolist() == [row["top1"] for row in one["positions"]]
+        above = np.log(np.exp(here - here.max(axis=1, keepdims=True)).sum(axis=1))
+        following = [row["token"] for row in one["positions"]][1:]
+        said = here.max(axis=1)[:-1] + above[:-1] - here[np.arange(STEPS - 1), following]
+        nll = [row["nll"] for row in one["positions"]][:-1]
+        np.testing.assert_allclose(nll, said, atol=1e-3)
+    assert [one["positions"] for one in found[0]["passes"]] == [
+        one["positions"] for one in found[1]["passes"]
+    ], "a session that comes back decodes the same"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_blocks_leave_a_window_whole(kind: str, tier: Daemon, text: Path) -> None:
+    """A selection bounds what layers read that select; of a window all is read."""
+    out = tier.runtime_dir / "out"
+    model = model_of(tier.runtime_dir, kind, **KINDS[kind])
+    found = drive(tier, model, text, out, *SMALL_POOL, "--select-blocks", "8,all")
+    few, every = found["passes"]
+    assert few["share_read"] < every["share_read"] == 1.0
+    assert few["kl_mean"] > 1e-4 > every["kl_max"]
+    windows = WINDOWS[kind]
+    read = there = 0
+    for length in range(CONTEXT + 1, CONTEXT + STEPS + 1):
+        blocks = -(-length // BLOCK_TOKENS)
+        whole = sum(blocks - (length - window) // BLOCK_TOKENS for window in windows)
+        read += whole + 8 * (3 - len(windows))
+        there += whole + blocks * (3 - len(windows))
+    assert few["share_read"] == pytest.approx(read / there)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_decodes_by_the_gpus_kernels(
+    kind: str, tier: Daemon, text: Path, tmp_path: Path
+) -> None:
+    """Under Triton's interpreter every block gives the model's own output."""
+    pytest.importorskip("triton", reason="pip install '.[triton]'")
+    if not interpreted():
+        pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
+    model = model_of(tmp_path, kind, **KINDS[kind])
+    sizes = ["--context-tokens", "128", "--steps", "3", "--select-blocks", "all"]
+    words = words_of(tier, model, text, *sizes, "--kernel", "triton", "--out", str(tmp_path))
+    assert run(words) == 0
+    (every,) = json.loads((tmp_path / "model.json").read_text())["passes"]
+    assert every["bit_equal"] is True and every["logit_error_max"] < 1e-2
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
+    "a kind of layer": (
+        "gemma3_text",
+        {"layer_types": ["full_attention", "sideways_attention", "full_attention"]},
+        [],
+        "layer_types",
+    ),
+    "too few kinds": ("gpt_oss", {"layer_types": ["full_attention"]}, [], "layer_types"),
+    "a window of 0": ("gemma3_text", {"sliding_window": 0}, [], "sliding_window is 0"),
+    "no window": ("gpt_oss", {"sliding_window": None}, [], "no sliding_window"),
+    "a window beyond the context": (
+        "gpt_oss",
+        {"sliding_window": 1024},
+        [],
+        "sliding_window is 1,024, longer than the context of 512 tokens",
+    ),
+    "a latent without rotary values": (
+        "deepseek_v3",
+        {"qk_rope_head_dim": None},
+        [],
+        "qk_rope_head_dim",
+    ),
+    "a prediction of windows": ("gpt_oss", {}, ["--predict"], "select nothing"),
+    "latents in fewer bits": ("deepseek_v3", {}, ["--kv-dtype", "int4"], "--kv-dtype model"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_one_line(
+    case: str, tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the field, before weights are loaded: there are none."""
+    kind, changes, more, says = REFUSED[case]
+    model = model_of(tmp_path, kind, **KINDS[kind])
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changes}))
+    if case != "latents in fewer bits":  # which only the run itself meets
+        (model / "model.safetensors").unlink()
+    capsys.readouterr()
+    assert run(words_of(tier, model, text, "--steps", "4", *more)) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert error[-1].startswith("offstage: ") and says in error[-1], error
+    assert not any("Traceback" in line for line in error)

@@ -177,3 +177,16 @@ def test_what_cannot_be_is_one_line(
     error = capsys.readouterr().err.strip().splitlines()
     assert error[-1].startswith("offstage: ") and says in error[-1], error
     assert not any("Traceback" in line for line in error)
+
+
+def test_a_latent_layers_query_is_predicted_in_the_latents_space(tier: Daemon, text: Path) -> None:
+    """Layer 0's query hangs on the token alone, so its prediction is its selection; and what is
+    fetched ahead changes no output."""
+    model = model_of(tier.runtime_dir, "deepseek_v3", **KINDS["deepseek_v3"])
+    found = []
+    for more in ([], ["--predict", "--ahead", "fetch"]):
+        words = [*SMALL_POOL, "--select-blocks", "8", *more]
+        found += drive(tier, model, text, tier.runtime_dir / "out", *words)["passes"]
+    plain, ahead = found
+    assert ahead["predicted"][0]["predicted"] == 1.0 and ahead["guesses"] > 0
+    assert ahead["positions"] == plain["positions"]

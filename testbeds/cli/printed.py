@@ -21,6 +21,7 @@ from offstage.testbeds.lab.results.summary import (
     RequestsRow,
     Subset,
     TierSummary,
+    WholeModel,
 )
 from offstage.testbeds.lab.run.bounds_rows import BoundRow
 from offstage.testbeds.workloads.requests.served import ServedFigures
@@ -37,6 +38,7 @@ class Headline(msgspec.Struct, kw_only=True):
     buffer_over_k: float
     hbm_pool_over_k: float
     tiers: list[TierSummary]
+    whole_model: WholeModel | None
     nontrivial_hit: Interval | None
     hit: Interval | None
     nontrivial_hit_without_cold: Interval | None

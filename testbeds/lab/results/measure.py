@@ -31,6 +31,7 @@ from offstage.testbeds.lab.results.summary import (
     SeedRun,
     Subset,
     TierSummary,
+    WholeModel,
 )
 
 __all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "measure"]
@@ -68,6 +69,7 @@ def measure(
     none: Sequence[SeedRun | RunTotals],
     reference: Sequence[SeedRun | RunTotals] = (),
     tiers: Sequence[TierSummary] = (),
+    whole: WholeModel | None = None,
     recurring: bool = False,
     resamples: int = 2000,
     seed: int = 0,
@@ -76,8 +78,9 @@ def measure(
 
     runs, bounds, none, reference: one per seed, with the same seeds and sessions. `none` is
     demand-only LRU at the same buffer and pool, `reference` the spec's point to which all traffic
-    is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. recurring:
-    every seed has the same requests, as in a captured workload: more seeds add no requests.
+    is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. whole: of
+    the model. recurring: every seed has the same requests, as in a captured workload: more seeds
+    add no requests.
     """
     each = [totals(run) for run in runs]
     own = pool_runs(each, recurring)
@@ -88,7 +91,7 @@ def measure(
         bounds=pool_bounds([bound_totals(one) for one in bounds], recurring) if bounds else None,
         boot=Bootstrap(len(own.requests), resamples, seed),
     )
-    return _figures(info, sides, each, Bootstrap(len(each), resamples, seed), tiers)
+    return _figures(info, sides, each, Bootstrap(len(each), resamples, seed), (tiers, whole))
 
 
 def _figures(
@@ -96,10 +99,11 @@ def _figures(
     sides: _Sides,
     each: Sequence[RunTotals],
     seeds: Bootstrap,
-    tiers: Sequence[TierSummary],
+    beside: tuple[Sequence[TierSummary], WholeModel | None],
 ) -> PointSummary:
-    """`each`: the point's runs, one per seed; `seeds`: draws over them."""
-    own = sides.own
+    """`each`: the point's runs, one per seed; `seeds`: draws over them. beside: figures that were
+    made elsewhere."""
+    own, (tiers, whole) = sides.own, beside
     columns, size = own.columns, info.block_bytes
     return PointSummary(
         info=info,
@@ -137,6 +141,7 @@ def _figures(
         lead_ns_log2=own.counters.lead_ns_log2,
         late_ns_log2=own.counters.late_ns_log2,
         tiers=list(tiers),
+        whole_model=whole,
         used=_used(each),
     )
 

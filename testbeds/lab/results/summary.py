@@ -33,6 +33,7 @@ __all__ = [
     "SeedRun",
     "Subset",
     "TierSummary",
+    "WholeModel",
 ]
 
 LAB_KIND = "lab"
@@ -166,6 +167,30 @@ class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
     traffic_vs_reference: float | None = None
 
 
+class WholeModel(msgspec.Struct, kw_only=True, frozen=True):
+    """Of a run over the layers of a model that select: what it says of all, for one session.
+
+    `cache_bytes`: all that the model keeps of it, in 16 bits; `resident_bytes`: of that, what every
+    step reads whole. `buffer_bytes`: its share of the arena. `reads_per_token`: of the drive, on
+    demand or ahead; `demanded_bytes_per_token`: what the GPU asks for. `stall_share`: of the
+    time of a token, what waiting takes. `sessions_per_drive` at the pace of the spec:
+    before the drive's `drive_bound` has no idle time; `sessions_per_link`: before a BlueField-3's
+    link has none. Null where nothing is read, or demanded."""
+
+    layers: int
+    drawn_layers: int
+    cache_bytes: int
+    resident_bytes: int
+    buffer_bytes: int
+    reads_per_token: float
+    read_bytes_per_token: float
+    demanded_bytes_per_token: float
+    stall_share: float
+    sessions_per_drive: float | None
+    drive_bound: str
+    sessions_per_link: float | None
+
+
 class PointSummary(msgspec.Struct, kw_only=True):
     """One point over all its seeds. docs/reference/lab-results.md defines every figure."""
 
@@ -215,6 +240,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     lead_ns_log2: list[int]
     late_ns_log2: list[int]
     tiers: list[TierSummary] = []
+    whole_model: WholeModel | None = None
     used: dict[str, float] = {}
 
 

@@ -19,8 +19,9 @@ from offstage.testbeds.lab.run.execute import execute
 from offstage.testbeds.lab.run.plan import Point, Task, points_of, steps_of, tasks_of, together
 from offstage.testbeds.lab.run.source import build, fitted
 from offstage.testbeds.lab.run.task import Failure
-from offstage.testbeds.lab.spec.load import load, variants
+from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.sweep import variants
 from offstage.testbeds.progress import Progress
 
 __all__ = ["Experiment", "Variant", "compute", "plan"]

@@ -112,6 +112,8 @@ def _generated(spec: Spec, seed: int) -> Workload:
         groups=work.groups,
         draft_agreement=work.draft_agreement or None,
         index_source=None if source is None else tuple(source),
+        sampled=spec.staged.layers if spec.staged else None,
+        of_layers=geometry(spec.geometry.model).layer_count if spec.staged else 0,
         seed=seed,
     )
     drawn = _traced(spec, options) if work.trace else GeneratedWorkload(options)
@@ -207,6 +209,8 @@ def digest(path: Path) -> str:
 def index_source(spec: Spec) -> list[int] | None:
     """The layer whose selection each layer uses, by the spec's groups or the geometry; None if
     every layer computes its selection."""
+    if spec.staged:
+        return list(spec.staged.source)
     layers = geometry(spec.geometry.model).layers[: spec.layer_count]
     group = spec.workload.index_group
     if group > 1:

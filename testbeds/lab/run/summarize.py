@@ -25,6 +25,7 @@ from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, Manifest, PointSummary
 from offstage.testbeds.lab.results.tiers_served import tiers_served
 from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
+from offstage.testbeds.lab.results.whole_model import whole_model
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
@@ -103,6 +104,15 @@ def _drawn(experiment: Experiment) -> list[Note]:
                 "give one seed",
             )
         )
+    notes += dict.fromkeys(
+        Note(
+            "layers-drawn",
+            f"{spec.geometry.model}: {len(found.layers)} of the {found.of} layers that select were "
+            "drawn: stalls in ms and bytes a token are theirs, whole_model has the model's",
+        )
+        for spec in specs
+        if (found := spec.staged) and len(found.layers) < found.of
+    )
     if not any(one.predicted for one in works):
         return notes
     return [
@@ -182,6 +192,7 @@ def _point(
         none=runs[_none(variant, point).number],
         reference=runs.get(_reference(variant).number, []),
         tiers=tiers_served(spec, info, own) if spec.tier.below else (),
+        whole=whole_model(spec, info, own),
         recurring=recurs(spec),
     )
 

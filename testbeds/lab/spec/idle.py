@@ -30,6 +30,7 @@ DRAWN = (
     "draft_agreement",
     "layers",
     "index_group",
+    "indexers",
     "trace",
     "context_tokens_min",
     "split",
@@ -51,6 +52,7 @@ def _kind(*kinds: str) -> Callable[[Spec], bool]:
     return lambda spec: spec.workload.kind in kinds
 
 
+_WHOLE = 'without [geometry] staged = "selected"'
 _REQUESTS = "in a workload of kind 'requests', which caches whole prompts"
 
 IDLE = (
@@ -78,6 +80,8 @@ IDLE = (
         lambda spec: spec.workload.kind == "generated" and not spec.workload.trace,
         "without [workload] trace",
     ),
+    Idle("workload", ("indexers",), lambda spec: not spec.staged, _WHOLE),
+    Idle("geometry", ("top_k",), lambda spec: not spec.staged, _WHOLE),
     Idle("workload", (*DRAWN, "concurrent", "draft_cost"), _kind("requests"), _REQUESTS),
     *(
         Idle(table, tuple(declared(kind)), _kind("requests"), _REQUESTS)

@@ -27,9 +27,10 @@ from offstage.host.model.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.spec.idle import refuse_idle
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
+from offstage.testbeds.lab.spec.staged import settle
 from offstage.testbeds.lab.spec.tiers import ALWAYS, NEVER, presets_of_tiers, tiers_of
 
-__all__ = ["check", "find", "load", "variants"]
+__all__ = ["built", "check", "find", "load"]
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
@@ -68,49 +69,11 @@ def find(name: str) -> Path:
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
     """The spec in a file, with `changes` (`table.key` to value) applied. BadInput if it is not
     TOML, has an unknown key, a value out of range, or keys that contradict each other."""
-    return _built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
+    return built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
 
 
-def variants(
-    path: Path, changes: Mapping[str, Any] | None = None
-) -> Iterator[tuple[str, Spec | BadInput]]:
-    """Every combination of the spec's sweep axes, as (label, spec). A combination that contradicts
-    itself yields its error instead of a spec, so that the sweep continues."""
-    raw = read_toml(path, "give a spec's TOML file")
-    base = _built(raw, str(path), changes or {})
-    for axis, values in base.sweep.items():
-        _check_axis(axis, values, f"{path}: [sweep]")
-    short = [axis.rpartition(".")[2] for axis in base.sweep]
-    names = short if len(set(short)) == len(short) else list(base.sweep)
-    for combination in itertools.product(*base.sweep.values()):
-        chosen = dict(zip(base.sweep, combination, strict=True))
-        label = ", ".join(f"{name}={value}" for name, value in zip(names, combination, strict=True))
-        try:
-            yield label, _built(raw, str(path), {**(changes or {}), **chosen})
-        except BadInput as error:
-            yield label, error
-
-
-def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
-    """BadInput unless the axis is a key that may vary, with values that differ."""
-    table, dot, name = axis.rpartition(".")
-    tables = declared(Spec)
-    check_known(table if dot else axis, tables, where)
-    if dot:
-        kind = tables[table].type
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            raise BadInput(f"axis {axis!r} is not a key of a table", where, "sweep `table.key`")
-        check_known(name, declared(kind), f"{where}: [{table}]")
-    elif axis in ("name", "sweep"):
-        raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
-    if not values:
-        raise BadInput(f"axis {axis!r} has no values", where, "list one or more")
-    for value in values:
-        if values.count(value) > 1:
-            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each value once")
-
-
-def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
+def built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
+    """The spec of a file's tables, with `changes` applied. BadInput as `load`."""
     if not raw and not changes:
         raise BadInput("the spec is empty", where, "begin it with [workload]")
     tables = {key: dict(one) if isinstance(one, dict) else one for key, one in raw.items()}
@@ -131,6 +94,7 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
     tier = tables.get("tier")
     if isinstance(tier, dict):
         _check_pairs(tier, where)
+    settle(tables, where)
     spec = _paced(convert(tables, Spec, where).beside(Path(where).parent))
     check(spec, where)
     refuse_idle(tables, spec, where)
@@ -195,6 +159,23 @@ def _workload(spec: Spec) -> Iterator[Rule]:
         "[workload] file",
         "name the file",
     )
+    yield (
+        work.kind != "generated" and spec.geometry.staged != "all",
+        f"the layers that a model selects for are drawn, and kind is {work.kind!r}",
+        "[geometry] staged",
+        'leave it out, or set kind = "generated"',
+    )
+    for key, given in (
+        ("[workload] layers", work.layers > 0),
+        ("[workload] index_group", work.index_group > 1),
+        ("[tier] decode_cost", bool(spec.tier.decode_cost)),
+    ):
+        yield (
+            given and spec.staged is not None,
+            f"{key.split()[1]} beside staged = 'selected', where the model says which layers",
+            key,
+            "leave it out",
+        )
     yield (
         work.kind == "generated" and bool(work.file),
         "a generated workload with a file",

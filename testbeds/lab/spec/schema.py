@@ -13,6 +13,7 @@ import msgspec
 from offstage.bindings.units import parse_rate, parse_time
 from offstage.host.model.models import geometry
 from offstage.testbeds.lab.policies.from_file import from_folder
+from offstage.testbeds.lab.spec.staged import SELECTED, Staged, entry_bytes, staged
 
 __all__ = [
     "UNLIMITED",
@@ -65,6 +66,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The first layers of the geometry; 0: all. captured, selections: from the file."""
     index_group: Positive = 1
     """Consecutive layers that use one index set, as in GLM-5.2; 1: as the geometry says."""
+    indexers: Count = 0
+    """With staged = "selected": indexers that are drawn of the model's, evenly over the depth, each
+    with the layers that reuse its selection; 0: all."""
     trace: str = ""
     """generated: a request trace that gives lengths, arrivals and sharing."""
     time_unit: Literal["", "s", "ms", "us", "ns"] = ""
@@ -90,6 +94,11 @@ class GeometrySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     block_tokens: Positive = 64
     granule_tokens: Positive | None = None
     """Tokens that the policy component `granule` stages together; default: whole blocks."""
+    staged: Literal["all", "selected"] = "all"
+    """all: every layer, as the first one stores. selected: the layers whose selection the model
+    makes itself; all else it keeps is read whole at every step, and stays with the GPU."""
+    top_k: Count = 0
+    """selected: entries that a layer selects, of a model without a source; 0: as it says."""
 
 
 class SelectionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -189,7 +198,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def layer_count(self) -> int:
         """Number of layers that are run."""
+        if found := self.staged:
+            return len(found.layers)
         return self.workload.layers or geometry(self.geometry.model).layer_count
+
+    @property
+    def staged(self) -> Staged | None:
+        """The layers that select, where only they are staged."""
+        if self.geometry.staged != SELECTED:
+            return None
+        return staged(self.geometry.model, self.workload.indexers)
 
     @property
     def concurrent(self) -> int:
@@ -200,6 +218,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def block_bytes(self) -> int:
         """Bytes of one block of one layer."""
         shape = geometry(self.geometry.model)
+        if found := self.staged:
+            tokens = found.form.tokens_per_entry
+            return self.geometry.block_tokens // tokens * entry_bytes(shape, found.form)
         return shape.block_bytes(0) // shape.block_tokens * self.geometry.block_tokens
 
     @property
@@ -210,8 +231,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def time_per_token_ns(self) -> int:
-        """The GPU's compute time for one token, in ns."""
-        return parse_time(self.tier.time_per_token, "[tier] time_per_token")
+        """The GPU's compute time for one token, in ns; where some layers are drawn for all, their
+        share of it."""
+        whole_ns = parse_time(self.tier.time_per_token, "[tier] time_per_token")
+        return whole_ns * self.layer_count // self.staged.of if self.staged else whole_ns
 
     @property
     def caps(self) -> list[int | None]:

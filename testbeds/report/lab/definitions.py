@@ -229,6 +229,14 @@ LAB_DEFINITIONS = (
         "What each tier served, if the experiment has tiers below the arena; see below.",
     ),
     Definition(
+        "whole_model",
+        "whole model",
+        'With `staged = "selected"`, what the layers drawn say of the model, for one session: '
+        "its cache, what must be resident, its share of the arena, reads and bytes a token, the "
+        "share of a token's time that is waiting, and sessions that a drive and a BlueField-3's "
+        "link serve at most. Null otherwise.",
+    ),
+    Definition(
         "used",
         "used",
         "The utilisation of each part of the device while sessions decoded, by the parts of "

@@ -64,7 +64,9 @@ class GeneratedOptions:
     `granule_tokens` as many tokens are selected, granule by granule. groups: sessions are dealt to
     that many shared prefixes in turn; group: all share this one. draft_agreement: of a draft's
     selection, sinks and window included. index_source: the layer whose selection each layer uses;
-    None: every layer its own.
+    None: every layer its own. sampled: where a model of `of_layers` layers has too many, the
+    numbers of those that are drawn: each has the process of its depth, and none that selects is
+    near another.
     """
 
     profile: str = "published-mix"
@@ -85,6 +87,8 @@ class GeneratedOptions:
     prefix_slow_share: float = 0.5
     draft_agreement: float | None = None
     index_source: tuple[int, ...] | None = None
+    sampled: tuple[int, ...] | None = None
+    of_layers: int = 0
     arrival_gap_s: float = 0.0
     seed: int = 1
 
@@ -107,7 +111,9 @@ class GeneratedWorkload:
         self._source = np.arange(options.layers) if source is None else np.array(source, np.int64)
         _check(options, self._source)
         self.options = options
-        self.processes = layer_processes(options.profile, options.layers, options.unit_tokens)
+        depth = options.of_layers if options.sampled else options.layers
+        every = layer_processes(options.profile, depth, options.unit_tokens)
+        self.processes = tuple(every[layer] for layer in options.sampled or range(depth))
         own = np.flatnonzero(self._source == np.arange(options.layers))
         self._own = tuple(self.processes[layer] for layer in own)
         self._spread = None if len(own) == options.layers else np.searchsorted(own, self._source)
@@ -139,7 +145,7 @@ class GeneratedWorkload:
             "synthetic": True,
             **asdict(self.options),
             "prefill_windows": self.prefill_windows,
-            "structure": asdict(STRUCTURES[self.options.profile]),
+            "structure": asdict(self.shape.structure),
             "processes": {
                 process.name: {"layers": used[process.name], **asdict(process.params)}
                 for process in self._own
@@ -247,13 +253,14 @@ class GeneratedWorkload:
     def shape(self) -> FieldShape:
         """The shape of a session's field."""
         options = self.options
+        structure = STRUCTURES[options.profile]
         return FieldShape(
             self._context,
             self._units - self._context,
             max(1, CLUMP_TOKENS // options.unit_tokens),
             self._prefix,
             options.prefix_slow_share,
-            STRUCTURES[options.profile],
+            replace(structure, layers=0.0) if options.sampled else structure,
         )
 
     def _field(self, session: int) -> Field:

@@ -20,7 +20,7 @@ import msgspec
 from offstage.bindings.errors import BadInput, nearest
 from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.field import Structure
-from offstage.testbeds.workloads.selections.process import TABLE, layer_entries
+from offstage.testbeds.workloads.selections.process import TABLE, band_of, layer_entries
 
 __all__ = [
     "BLOCKS_FROM_TOKENS",
@@ -102,6 +102,7 @@ PROFILES: Mapping[str, str] = MappingProxyType(
         "published-mix": "published figures: 25 % scattered, hisparse or gvr, 75 % flexicache",
         "hisparse": "every layer as HiSparse measured them on average",
         "gvr": "every layer with the overlap of two steps of GVR's layers 20 to 60",
+        "indexer": "of tokens: as GVR in layers 0, 1 and 20 to 60, as HiSparse's mean between them",
         "flexicache": "every layer as FlexiCache's stable heads",
         "pycode": "captures of one small trained model on Python source, and of nothing else",
         "smollm2": "captures of SmolLM2-135M on prose, code, chat and retrieval",
@@ -138,6 +139,8 @@ def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Proces
         raise BadInput(f"unknown profile {profile!r}", "workload", nearest(profile, PROFILES))
     if profile in _WHOLE:
         names = [_WHOLE[profile]] * layers
+    elif profile == "indexer":
+        names = [_RETRIEVAL_BY_BAND[band_of(layer, layers)] for layer in range(layers)]
     else:
         names = [
             _RETRIEVAL_BY_BAND[entry.band] if entry.head_class == "retrieval" else "flexicache"

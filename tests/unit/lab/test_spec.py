@@ -19,8 +19,9 @@ from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.spec import schema as specs
 from offstage.testbeds.lab.spec.idle import IDLE
-from offstage.testbeds.lab.spec.load import find, load, variants
+from offstage.testbeds.lab.spec.load import find, load
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.sweep import variants
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
 TABLES = {
@@ -386,6 +387,7 @@ IDLE_KEYS: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "selections", "file": "f"}, "selection", "k_blocks has no effect with recorded"),
     ({"ttl_s": [1.0]}, "", "ttl_s has no effect in a workload of kind 'generated'"),
     ({"split": "test"}, "", "split has no effect without [workload] trace"),
+    ({"indexers": 2}, "", "indexers has no effect without [geometry] staged"),
     ({"kind": "requests", "file": "f", "steps": 9}, "", "steps has no effect in a workload of"),
     ({"kind": "requests", "file": "f"}, "geometry", "model has no effect in a workload of kind"),
     ({"kind": "requests", "file": "f"}, "selection", "k_blocks has no effect in a workload of"),
@@ -423,7 +425,7 @@ def test_every_idle_key_is_tried() -> None:
         all(
             any(row.why.startswith(one.split(" has no effect ")[1]) for one in said) for row in IDLE
         )
-        and len(IDLE) == 9
+        and len(IDLE) == 11
     )
 
 

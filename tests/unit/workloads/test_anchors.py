@@ -227,7 +227,8 @@ def test_the_search_finds_a_valley() -> None:
 
 
 def test_profiles_give_every_layer_a_process() -> None:
-    """At every size, a quarter of the mixed profile is unstable; others have one process."""
+    """At every size, a quarter of the mixed profile is unstable, and `indexer` goes by GVR's bands;
+    others have one process."""
     seen: set[str] = set()
     for profile in PROFILES:
         for unit_tokens in (1, BLOCKS_FROM_TOKENS - 1, BLOCKS_FROM_TOKENS, BLOCK_TOKENS):
@@ -237,6 +238,8 @@ def test_profiles_give_every_layer_a_process() -> None:
             assert len(names) == 80
             if profile == "published-mix":
                 assert names.count("flexicache") == 60 and len(set(names)) == 4
+            elif profile == "indexer":
+                assert len(set(names)) == 3 and names.count("scattered") == 3
             else:
                 assert len(set(names)) == 1
             small = layer_processes(profile, 80, 1)

@@ -36,7 +36,18 @@ from offstage.testbeds.prices import catalog
 from offstage.testbeds.table import Column, Table
 from offstage.testbeds.workloads.requests.served import column
 
-__all__ = ["ARMS", "Arm", "Case", "CmxResult", "Keys", "LeftOut", "bench_cmx", "keys_of"]
+__all__ = [
+    "ARMS",
+    "Arm",
+    "Case",
+    "CmxResult",
+    "Keys",
+    "LeftOut",
+    "bench_cmx",
+    "device",
+    "figures_of",
+    "keys_of",
+]
 
 DEVICE = "bluefield4"
 KEY_BITS = 128
@@ -216,7 +227,7 @@ def _spec(
             raise BadInput(f"{key} is given", "bench cmx", "leave it out: the arms set it")
     given = {"trace": str(trace_path(str(trace)))} if trace is not None else {}
     unit = {"time_unit": time_unit} if time_unit is not None else {}
-    spec = load_spec(None, _device() | dict(changes) | RULES | given | unit | {"seeds": [seed]})
+    spec = load_spec(None, device() | dict(changes) | RULES | given | unit | {"seeds": [seed]})
     if len(points(spec)) != 1:
         raise BadInput("several pods", "bench cmx", "give one of daemons and of schedules")
     if not spec.blocks(spec.store_bytes):
@@ -224,7 +235,7 @@ def _spec(
     return spec
 
 
-def _device() -> dict[str, Any]:
+def device() -> dict[str, Any]:
     """One daemon on a BlueField-4: its commands by the preset of the chip model, its link and the
     trip to it by the prices. Each has source and range there; some are guesses."""
     cores = read_preset(DEVICE).cores

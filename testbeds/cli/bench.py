@@ -8,6 +8,7 @@ import typer
 
 from offstage.bindings.durable import writable, write_text
 from offstage.testbeds.cli.bench_cmx import cmx
+from offstage.testbeds.cli.bench_prefetch import prefetch
 from offstage.testbeds.cli.bench_shown import OutOption, SeedOption
 from offstage.testbeds.cli.bench_shown import finish as _finish
 from offstage.testbeds.cli.bench_shown import say as _say
@@ -39,6 +40,7 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 if an 
 def register(app: typer.Typer) -> None:
     """Add `offstage bench`."""
     bench.command()(cmx)
+    bench.command()(prefetch)
     app.add_typer(bench, name="bench")
 
 

@@ -2,7 +2,18 @@
 
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Ledger
-from offstage.testbeds.bench import asic, cmx, codec, core, fabric, links, qos, soak, tenants
+from offstage.testbeds.bench import (
+    asic,
+    cmx,
+    codec,
+    core,
+    fabric,
+    links,
+    prefetch,
+    qos,
+    soak,
+    tenants,
+)
 from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
 from offstage.testbeds.bench.engines.l2 import L2Result, compare
@@ -374,6 +385,42 @@ CMX = cmx.CmxResult(
         )
     ],
 )
+
+
+def moment(name: str) -> prefetch.Moment:
+    """One arm; without hints none is wasted."""
+    hinted = 0 if name in (prefetch.NONE, prefetch.PERFECT) else 180_498
+    return prefetch.Moment(
+        name=name,
+        first_ms_mean=1_234.5,
+        first_ms_p50=936.4,
+        first_ms_p90=5_512.3,
+        first_ms_p99=11_512.3,
+        gained=0.5,
+        refused=1,
+        on_time=0.108,
+        late=0.0001,
+        missing=0.1729,
+        absent=0.709,
+        hinted=hinted,
+        dropped=7,
+        wasted=0.728 if hinted else None,
+        read_bytes=4_926_740_345_651,
+    )
+
+
+PREFETCH = prefetch.PrefetchResult(
+    seed=1,
+    spec=PodSpec(),
+    cases=[
+        prefetch.PrefetchCase(
+            "mooncake_conversation_0-2400s.jsonl.gz",
+            4_000,
+            [prefetch.Load(rate=1.0, gpu=0.99, drive=None, moments=[moment("none")])],
+            {"on pause": prefetch.NO_SESSIONS},
+        )
+    ],
+)
 RESULTS: dict[str, BenchResult] = {
     "asic": ASIC,
     "cmx": CMX,
@@ -385,6 +432,7 @@ RESULTS: dict[str, BenchResult] = {
     "links": LINKS,
     "pod": POD,
     "pod, of a trace": TRACE,
+    "prefetch": PREFETCH,
     "qos": QOS,
     "schedule": SCHEDULE,
     "soak": SOAK,

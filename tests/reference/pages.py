@@ -38,6 +38,7 @@ HOW_TO = {
     "offstage bench fabric": "reference/fabrics.md",
     "offstage bench l2": "how-to/engines.md",
     "offstage bench pod": "reference/pod.md",
+    "offstage bench prefetch": "reference/prefetch-pays.md",
     "offstage bench qos": "reference/qos.md",
     "offstage bench schedule": "reference/pod-lab.md",
     "offstage bench soak": "reference/soak.md",

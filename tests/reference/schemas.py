@@ -250,6 +250,7 @@ def of_benches() -> dict[str, Kinds]:
     from offstage.testbeds.bench.links import LinksResult
     from offstage.testbeds.bench.pod.result import Figures, PodResult, TraceResult
     from offstage.testbeds.bench.pod.reuse import ScheduleResult
+    from offstage.testbeds.bench.prefetch import PrefetchResult
     from offstage.testbeds.bench.qos import QosResult
     from offstage.testbeds.bench.soak import SoakResult
     from offstage.testbeds.bench.spdk import SpdkResult
@@ -259,6 +260,7 @@ def of_benches() -> dict[str, Kinds]:
     kinds: dict[str, Kinds] = {
         "asic": (AsicResult,),
         "cmx": (CmxResult,),
+        "prefetch": (PrefetchResult,),
         "codec": (CodecResult,),
         "core": (CoreResult,),
         "engine": (EngineResult,),

@@ -5,7 +5,7 @@ prefix. Times are integers in ns. The same spec and seed give the same requests.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,15 @@ class Requests:
     def follows(self) -> NDArray[np.bool_]:
         """Turns without an arrival of their own."""
         return np.zeros(len(self), np.bool_) if self.think_ns is None else self.think_ns >= 0
+
+    @cached_property
+    def next_turn(self) -> I64:
+        """The request that continues the session of each; -1: none does."""
+        order = np.argsort(self.session, kind="stable")
+        session, following = self.session[order], np.full(len(self), -1)
+        goes_on = (session[1:] == session[:-1]) & (session[:-1] >= 0)
+        following[order[:-1][goes_on]] = order[1:][goes_on]
+        return following
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

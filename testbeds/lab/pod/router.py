@@ -75,6 +75,8 @@ class Router:
             )
         ]
         self._waiting: list[int] = []
+        self.fresh: list[int] = []
+        """Requests that have joined the queue since the caller last cleared this."""
         self._begun = 0
         self._busy: set[int] = set()
         """Sessions with a request that waits or runs."""
@@ -111,6 +113,7 @@ class Router:
         if session >= 0:
             self._busy.add(session)
         self._waiting.append(request)
+        self.fresh.append(request)
         return None
 
     def begin(self, now_ns: int, ahead: NDArray[np.int64]) -> Taken | None:
@@ -153,6 +156,15 @@ class Router:
             return None
         self._busy.remove(session)
         return self._go_on(session, now_ns, now_ns)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of the requests that wait for a host."""
+        return int(self._requests.input_tokens[self._waiting].sum())
+
+    def known(self, request: int) -> int:
+        """Leading blocks of a request that the host with most of them keeps."""
+        return int(self._pools.matched(self._requests.of(request)).max(initial=0))
 
     @property
     def held_share(self) -> float | None:

@@ -6,8 +6,8 @@ one request after another, and decodes requests concurrently at a fixed pace. A 
 in HBM for later requests from the time that it is taken (`router`), and in the pod from the time
 that they are put. Answers are put as part of the next turn's prompt.
 
-Order of events at one time: faults, ends, arrivals. Integers throughout, so that a point gives the
-same result on every machine.
+Order of events at one time: faults, ends, hints, arrivals. Integers throughout, so that a point
+gives the same result on every machine.
 """
 
 import heapq
@@ -28,7 +28,9 @@ from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["Ran", "run_point", "simulate"]
 
-FAULT, COMPUTED, ENDED, ARRIVED = range(4)
+FAULT, COMPUTED, ENDED, HINTED, ARRIVED = range(5)
+ROUTER = 0
+"""Whose view of the pod a router takes: that of the first host, as hints are without faults."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,8 @@ class _Run:
         """Their tokens that the host's pool has not."""
         self.computing: dict[int, NDArray[np.bool_]] = {}
         """The blocks that each request's host computes."""
+        self.comes_ns: dict[int, int] = {}
+        """When the next turn comes, by the turn that has ended and is to be hinted."""
         self.busy_until_ns = [0] * hosts
         """Time at which each host has nothing to compute or to decode."""
         self.gpu_busy_ns = 0
@@ -108,12 +112,16 @@ class _Run:
                 self._fault(which)
             elif kind == COMPUTED:
                 self._computed(which, now_ns)
+            elif kind == HINTED:
+                self._hint_pause(which, now_ns)
             else:
                 ended = kind == ENDED
+                if ended and self.spec.hints in ("pause", "resume"):
+                    self._pause(which, now_ns)
                 later = self.router.ended(which, now_ns) if ended else self.router.arrived(which)
                 if later is not None:
                     heapq.heappush(self.events, (later.at_ns, ARRIVED, later.request))
-            if kind != COMPUTED:
+            if kind not in (COMPUTED, HINTED):
                 self._begin(now_ns)
         tier = self.tier
         tier.close(now_ns)
@@ -182,6 +190,7 @@ class _Run:
 
     def _begin(self, now_ns: int) -> None:
         """Assign waiting requests to hosts with a free place."""
+        self._hint_arrived(now_ns)
         while True:
             taken = self.router.begin(now_ns, self._ahead(now_ns))
             if taken is None:
@@ -197,11 +206,55 @@ class _Run:
         computing: NDArray[np.int64] = np.maximum(0, self.free_ns - now_ns) * rate // 10**9
         return computing + self.queued_tokens
 
+    def _hint_arrived(self, now_ns: int) -> None:
+        """Hint what has joined the queue. It is needed when the host that has fewest tokens ahead
+        has computed these, and an equal part of all that wait, itself among them."""
+        fresh, router = self.router.fresh, self.router
+        if fresh and self.spec.hints in ("arrival", "router"):
+            before = int(self._ahead(now_ns).min()) + router.waiting_tokens // self.hosts
+            for request in fresh:
+                first = router.known(request) if self.spec.hints == "router" else 0
+                self._hint(self.requests.of(request), first, now_ns, now_ns + self._ns_of(before))
+        fresh.clear()
+
+    def _pause(self, request: int, now_ns: int) -> None:
+        """A turn has ended: hint its prompt until the session's next turn comes, at once or when
+        computing it would have to begin."""
+        turn = int(self.requests.next_turn[request])
+        if turn < 0:
+            return
+        think_ns = self.requests.think_ns
+        if think_ns is not None and think_ns[turn] >= 0:
+            comes_ns = now_ns + int(think_ns[turn])
+        else:
+            comes_ns = int(self.requests.arrival_ns[turn])
+        if comes_ns > now_ns:
+            self.comes_ns[request], at_ns = comes_ns, now_ns
+            if self.spec.hints == "resume":
+                cost_ns = self._ns_of(int(self.requests.input_tokens[request]))
+                at_ns = max(now_ns, comes_ns - cost_ns)
+            heapq.heappush(self.events, (at_ns, HINTED, request))
+
+    def _hint_pause(self, request: int, now_ns: int) -> None:
+        """Hint the prompt of a turn that has ended."""
+        first = self.router.known(request) if self.spec.hints == "resume" else 0
+        self._hint(self.requests.of(request), first, now_ns, self.comes_ns.pop(request))
+
+    def _hint(self, blocks: NDArray[np.uint32], first: int, now_ns: int, need_ns: int) -> None:
+        """Hint blocks that will be needed. A read is worth it until computing them from then on
+        would have been faster, which is its deadline."""
+        if first < len(blocks):
+            cost_ns = self._ns_of(TRACE_BLOCK_TOKENS * (len(blocks) - first))
+            self.tier.hint(ROUTER, blocks, first, now_ns, need_ns + cost_ns)
+
+    def _ns_of(self, tokens: int) -> int:
+        """Time of computing so many tokens on one host."""
+        return tokens * 10**9 // self.spec.prefill_tokens_per_s
+
     def _queue(self, taken: Taken, now_ns: int) -> None:
         host, blocks = taken.host, self.requests.of(taken.request)
         if self.spec.hints == "deadline" and taken.kept < len(blocks):
-            ahead = int(self._ahead(now_ns)[host])
-            due_ns = now_ns + ahead * 10**9 // self.spec.prefill_tokens_per_s
+            due_ns = now_ns + self._ns_of(int(self._ahead(now_ns)[host]))
             self.tier.hint(host, blocks, taken.kept, now_ns, due_ns)
         self.queued[host].append(taken)
         self.queued_tokens[host] += self._new_tokens(taken)
@@ -233,7 +286,7 @@ class _Run:
             record.found = [*(record.found or []), *_found(looked, tokens)]
         begin_ns = max(there_ns, int(self.free_ns[host]))
         left = tokens - record.found_tokens()
-        first_ns = begin_ns + left * 10**9 // self.spec.prefill_tokens_per_s
+        first_ns = begin_ns + self._ns_of(left)
         self.free_ns[host] = record.prefilled_ns = record.first_token_ns = first_ns
         self.computing[request] = computed
         steps, pace_ns = int(self.requests.output_tokens[request]), self.spec.time_per_token_ns

@@ -33,6 +33,7 @@ __all__ = ["FAULTS", "Fault", "PodSpec", "Point", "load_spec", "points"]
 
 Fault = Literal["none", "death", "return", "join", "drain", "slow"]
 FAULTS: tuple[Fault, ...] = ("none", "death", "return", "join", "drain", "slow")
+Hints = Literal["none", "arrival", "router", "deadline", "pause", "resume", "perfect"]
 POINTS_MAX = 4096
 PS_PER_NS = 1000
 
@@ -96,8 +97,12 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         about("when: as a host takes a request, or when it has computed those before (scheduled)"),
     ] = "taken"
     hints: Annotated[
-        Literal["none", "deadline", "perfect"],
-        about("deadline: sent as a host takes a request; perfect: all is staged when it is needed"),
+        Hints,
+        about(
+            "when hints are sent: at arrival, there by a router that knows hosts' pools, as a host "
+            "takes a request (deadline), at the pause before it, or so long before its end as "
+            "computing takes, by such a router (resume); perfect: all is staged"
+        ),
     ] = "none"
 
     # The requests.
@@ -160,6 +165,11 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.drives * preset(self.drive).read_bytes_per_s
 
     @property
+    def hinted(self) -> bool:
+        """Whether hosts or a router send hints."""
+        return self.hints not in ("none", "perfect")
+
+    @property
     def read_latency_ns(self) -> int:
         """Latency of a first read, as published for the preset."""
         return preset(self.drive).cited["read_latency_ps"] // PS_PER_NS
@@ -218,7 +228,7 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise BadInput(
                 "a fault is compared with a run without one", where, 'add "none" to faults'
             )
-        if self.hints == "deadline" and set(self.faults) != {"none"}:
+        if self.hinted and set(self.faults) != {"none"}:
             raise BadInput(
                 "hints are modelled without faults", where, 'set faults = ["none"], or no hints'
             )

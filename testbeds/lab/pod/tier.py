@@ -316,7 +316,7 @@ class Tier:
         """Have the blocks in the member's arena; the time at which they are."""
         drives, values = self._drives[member], self.spec.values_per_block
         before = self.ends.missing
-        if self.spec.hints == "deadline":
+        if self.spec.hinted:
             end_ns = drives.retrieve(wanted.tolist(), staged.tolist(), now_ns)
             self._demanded += self.ends.missing - before
             return end_ns

@@ -33,6 +33,9 @@ CLASSES = (
     "object",
     "dpu",
     "asic",
+    "lpddr5x",
+    "hbf",
+    "rival",
     "api",
     "workload",
 )
@@ -91,6 +94,10 @@ KEYS: dict[str, Key] = {
     "life": Key("years", "over which what is bought is spread"),
     "concurrency": Key("count", "requests of one host under way"),
     "slots": Key("count", "for them in a machine of eight GPUs"),
+    "least": Key("size", "of the smallest that is sold with the rates"),
+    "granule": Key("size", "of the smallest read"),
+    "tail": Key("count", "the slowest of a layer's reads over the usual one"),
+    "shares": Key("count", "GPUs that share one"),
     "answer": Key("count", "tokens of one answer"),
     "amplification": Key("count", "bytes that flash writes for one of ours"),
     "markup": Key("count", "price over cost"),
@@ -99,6 +106,7 @@ KEYS: dict[str, Key] = {
     "prefill": Key("share", "of the GPU's peak that prefill reaches"),
     "memory_share": Key("share", "of HBM for weights and KV"),
     "bandwidth_share": Key("share", "of HBM's rate that decoding reaches"),
+    "overlap": Key("share", "of the GPU's time that reads of other sessions fill"),
     "hit": Key("share", "of a step's blocks that are staged in time"),
 }
 

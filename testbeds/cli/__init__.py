@@ -30,6 +30,7 @@ PANELS = {
         "demo": "offstage.testbeds.cli.demo",
         "doctor": "offstage.testbeds.cli.doctor",
         "plan": "offstage.testbeds.cli.plan",
+        "rivals": "offstage.testbeds.cli.rivals",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
     },

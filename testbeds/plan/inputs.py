@@ -10,7 +10,7 @@ What can fail: `BadInput` of the catalog and of the model.
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,7 +20,7 @@ from offstage.testbeds.plan.kv import session_bytes
 from offstage.testbeds.plan.question import Spec
 from offstage.testbeds.prices import KEYS, Catalog
 
-__all__ = ["Input", "Inputs", "Kind", "gather"]
+__all__ = ["Input", "Inputs", "Kind", "gather", "of_devices"]
 
 Kind = Literal["measured", "modelled", "cited", "assumed"]
 KINDS: dict[str, Kind] = {
@@ -101,14 +101,19 @@ def gather(spec: Spec, catalog: Catalog) -> Inputs:
         "workload",
         "serving",
     ]
-    for device in dict.fromkeys(devices):
-        if device == "dpu":
-            continue
-        for key, number in catalog.numbers(device).items():
-            found[f"{device}.{key}"] = Input(
-                number, KINDS[number.tag], KEYS[key].help, catalog.is_stale(key, number)
-            )
-    return Inputs(found)
+    return Inputs(found | of_devices(catalog, devices))
+
+
+def of_devices(catalog: Catalog, devices: Iterable[str]) -> dict[str, Input]:
+    """The numbers of devices by `device.key`. The place `dpu` has none of its own."""
+    return {
+        f"{device}.{key}": Input(
+            number, KINDS[number.tag], KEYS[key].help, catalog.is_stale(key, number)
+        )
+        for device in dict.fromkeys(devices)
+        if device != "dpu"
+        for key, number in catalog.numbers(device).items()
+    }
 
 
 def replace_range(number: Number, times: float) -> Number:

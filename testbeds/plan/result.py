@@ -35,7 +35,10 @@ __all__ = [
     "PlaceRow",
     "Plan",
     "RuleRow",
+    "draws_of",
+    "input_rows",
     "make_plan",
+    "ranged",
 ]
 
 HELD = (5.0, 95.0)
@@ -163,10 +166,10 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
     """The plan of a checked question."""
     question = spec.plan
     shape, _, _ = spec.shape()
-    values, rows = inputs.values, _rows(inputs)
+    values, rows = inputs.values, input_rows(inputs)
     found = places(question, values)
     best = _best(found)
-    drawn = list(_draws(inputs, draws, seed))
+    drawn = list(draws_of(inputs, draws, seed))
     all_places = [places(question, one) for one in drawn]
     middle = figures(question, shape, values, best)
     rules = []
@@ -184,7 +187,7 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
                 label=RULES[name].label,
                 unit=RULES[name].unit,
                 text=RULES[name].text,
-                figure=_range(middle[name], [of[name] for of in rules]),
+                figure=ranged(middle[name], [of[name] for of in rules]),
             )
             for name in middle
         ],
@@ -211,7 +214,7 @@ def _best(found: list[Place]) -> Place:
     return min(working, key=lambda one: one.usd_per_mtok)
 
 
-def _draws(inputs: Inputs, count: int, seed: int) -> Iterator[dict[str, float]]:
+def draws_of(inputs: Inputs, count: int, seed: int) -> Iterator[dict[str, float]]:
     """All inputs drawn together, each within its range."""
     numbers = inputs.numbers()
     if not numbers:
@@ -223,7 +226,7 @@ def _draws(inputs: Inputs, count: int, seed: int) -> Iterator[dict[str, float]]:
         yield {**inputs.values, **drawn}
 
 
-def _range(value: float, drawn: list[float]) -> Range | None:
+def ranged(value: float, drawn: list[float]) -> Range | None:
     """None if the value is infinite; an infinite end is replaced by the largest finite one."""
     if not math.isfinite(value):
         return None
@@ -273,7 +276,7 @@ def _apart(
 ) -> Range | None:
     """How far two places are apart, with the range over draws in which both work."""
     both = [(of[one], of[other]) for of in drawn if of[one].gpus and of[other].gpus]
-    return _range(apart(found[one], found[other]), [apart(*pair) for pair in both])
+    return ranged(apart(found[one], found[other]), [apart(*pair) for pair in both])
 
 
 def _place(place: Place, drawn: list[Place]) -> PlaceRow:
@@ -288,7 +291,7 @@ def _place(place: Place, drawn: list[Place]) -> PlaceRow:
         dpus=place.dpus,
         by_need=place.devices,
         figures={
-            name: _range(of(place), [of(one) for one in drawn]) for name, of in FIGURES.items()
+            name: ranged(of(place), [of(one) for one in drawn]) for name, of in FIGURES.items()
         },
     )
 
@@ -319,7 +322,8 @@ def _effects(question: Question, inputs: Inputs, best: str) -> list[Effect]:
     return sorted(found, key=lambda one: -abs(one.at_high - one.at_low))
 
 
-def _rows(inputs: Inputs) -> list[InputRow]:
+def input_rows(inputs: Inputs) -> list[InputRow]:
+    """Every input as a row, with its source."""
     return [
         InputRow(
             name=name,

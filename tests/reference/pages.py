@@ -69,6 +69,7 @@ HOW_TO = {
     "offstage report": "reference/lab-results.md",
     "offstage requests": "reference/requests.md",
     "offstage results": "how-to/run-an-experiment.md",
+    "offstage rivals": "reference/rivals.md",
     "offstage testbed": "how-to/testbeds.md",
     "offstage trace": "how-to/run-on-your-trace.md",
     "offstage trace capture": "how-to/capture-a-trace.md",

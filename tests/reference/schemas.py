@@ -93,6 +93,7 @@ def of_the_tier() -> dict[str, Kinds]:
     from offstage.testbeds.live.model_results import ModelSummary
     from offstage.testbeds.live.pod_figures import PodResult
     from offstage.testbeds.plan.result import Plan
+    from offstage.testbeds.plan.rivals.result import Rivals
 
     drawn, over_pod = headlines(), with_more(PodResult, failed=list[str])
     modelled = with_more(ModelSummary, like_dense=dict[str, float | None], failed=list[str])
@@ -100,6 +101,7 @@ def of_the_tier() -> dict[str, Kinds]:
         "demo": (drawn,),
         "doctor": (Examined,),
         "plan": (Plan,),
+        "rivals": (Rivals,),
         "config show": (p.ConfigShown,),
         "host run": (drawn, modelled),
         "host calibrate": (with_more(DecodeCost, out=str),),

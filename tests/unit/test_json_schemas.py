@@ -39,6 +39,7 @@ ASKED = {
     "models list": (),
     "plan": (),
     "plan --model llama-3-8b --users 4 --tiers ddr5,tlc": (),
+    "rivals prefix --draws 8": (),
     "testbed list": (),
     f"trace info {TRACE}": (),
     f"trace import {TRACE} --out trace.jsonl": (),

@@ -1,0 +1,1 @@
+"""Rivals of a DPU with flash, at equal cost: `offstage rivals`."""

@@ -1,0 +1,171 @@
+"""Is the DPU held against its rivals fairly: equal money, one stream of selections, honest ties?"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from against_schema import checked
+
+from offstage.asic_model.blocks import Number
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli import run
+from offstage.testbeds.plan.inputs import Inputs
+from offstage.testbeds.plan.rivals.design import RIVALS, bought
+from offstage.testbeds.plan.rivals.model import outcome
+from offstage.testbeds.plan.rivals.question import Asked, of_use
+from offstage.testbeds.plan.rivals.result import make_rivals, numbers_of
+from offstage.testbeds.plan.rivals.stream import drawn, shares
+from offstage.testbeds.prices import catalog
+from offstage.testbeds.progress import Silent
+
+TRACE = str(Path(__file__).parents[2] / "golden/data/tiny_mooncake.jsonl")
+STREAM = {"missed": 0.25, "pages": 0.2, "unstaged": 0.05, "ahead": 0.3, "spread": 0.05}
+
+
+def asked(use: str, **given: object) -> Asked:
+    return of_use(use, given)
+
+
+def values(question: Asked, **changed: float) -> dict[str, float]:
+    found = numbers_of(question, catalog()).values
+    found |= {f"stream.{name}": value for name, value in STREAM.items()}
+    return found | {name.replace("_", ".", 1): value for name, value in changed.items()}
+
+
+@pytest.mark.parametrize("budget", [100.0, 2_000.0, 10_000.0, 100_000.0])
+@pytest.mark.parametrize("name", RIVALS)
+def test_no_rival_spends_more_than_the_budget(name: str, budget: float) -> None:
+    """And what none was bought of has no capacity, and says so."""
+    tier = bought(name, budget, "h200", "bluefield3", values(asked("tokens")))
+    assert tier.note or tier.usd <= budget * (1 + 1e-9)
+    assert bool(tier.note) == (not tier.capacity and name != "hbm")
+
+
+def test_soldered_memory_is_bought_for_every_gpu_or_for_none() -> None:
+    v = values(asked("tokens"))
+    one = v["rival-c2c.each"] + v["lpddr5x.price"] * 480
+    assert bought("c2c", one - 1, "h200", "bluefield3", v).note
+    assert bought("c2c", one + 1, "h200", "bluefield3", v).capacity == 480e9
+
+
+def test_a_pool_misses_what_lru_misses_and_a_larger_one_less() -> None:
+    """Against counting by hand on the same selections."""
+    work = drawn(("hisparse",), 4096, 1, 256, 16)
+    found = shares(work, 1.0, 6, 16)
+    assert shares(work, 2.0, 6, 16)["stream.missed"].value < found["stream.missed"].value
+    (source, session), missed = work.streams[0], []
+    for layer in range(2):
+        steps = np.concatenate([slab.selected for slab in source.slabs(session)])[:, layer]
+        missed += [len(set(now) - set(before)) for before, now in pairwise(steps[15:])]
+    assert found["stream.missed"].value == pytest.approx(np.mean(missed) / 256)
+    assert found["stream.pages"].value <= found["stream.missed"].value
+    assert found["stream.unstaged"].value <= found["stream.missed"].value
+
+
+def test_sessions_end_at_the_pace_and_at_what_the_money_holds() -> None:
+    question = asked("tokens", users=256)
+    whole = outcome("dram", question, values(question))
+    slow = outcome("dram", question, values(question, **{"rival-dram_latency": 1e-3}))
+    assert slow.bound == "pace" and slow.sessions < whole.sessions
+    small = asked("tokens", users=256, budget=1_000.0)
+    assert outcome("dram", small, values(small)).bound == "capacity"
+    v = values(question, **{"rival-nvme_latency": 1.0})
+    assert outcome("nvme", question, v).note == "not one session: pace"
+
+
+def test_reading_ahead_never_makes_a_dpu_slower_than_reading_on_demand() -> None:
+    question = asked("tokens")
+    none = outcome("dpu", question, values(question, stream_ahead=1e6))
+    some = outcome("dpu", question, values(question, stream_ahead=1e-3, stream_unstaged=0.0))
+    assert 0 < none.sessions < some.sessions
+    still = outcome("dpu", question, values(question, stream_unstaged=0.25, stream_ahead=1e-9))
+    assert still.sessions == none.sessions
+
+
+def test_two_that_differ_by_less_than_their_ranges_are_a_tie_and_others_are_not() -> None:
+    """DRAM of 32 channels twice as dear in half of the draws, and one that is clearly worse."""
+    question = asked("tokens", rivals=("hbm", "dram", "cxl", "nvme"))
+    found = make_rivals(
+        question, numbers_of(question, catalog()), Silent(), steps=4, draws=32, map_draws=8
+    )
+    rows = {one.name: one for one in found.rows}
+    assert found.best == "dram"
+    assert rows["cxl"].tied and not rows["nvme"].tied and not rows["dram"].tied
+    exact = {
+        name: one.number for name, one in numbers_of(question, catalog()).of.items()
+    }  # the same without ranges: nothing is left to be a tie
+    fixed = numbers_of(question, catalog()).set(
+        {
+            name: Number(
+                value=one.value,
+                unit=one.unit,
+                low=one.value,
+                high=one.value,
+                tag=one.tag,
+                source=one.source,
+                scale=one.scale,
+            )
+            for name, one in exact.items()
+        },
+        "assumed",
+    )
+    assert isinstance(fixed, Inputs)
+    again = make_rivals(question, fixed, Silent(), steps=4, draws=8, map_draws=8)
+    assert not {one.name: one for one in again.rows}["nvme"].tied
+
+
+def test_what_a_prefix_tier_cannot_hold_is_prefilled_again() -> None:
+    """More users than it holds: fewer tokens a second of a GPU that is busy."""
+    few, many = asked("prefix", users=20), asked("prefix", users=2_000)
+    assert (
+        outcome("dram", many, values(many)).tokens_per_s
+        < outcome("nvme", many, values(many)).tokens_per_s
+    )
+    assert outcome("nvme", few, values(few)).tokens_per_s > 0
+
+
+def test_a_trace_gives_the_reuse_and_json_what_its_schema_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["rivals", "prefix", "--trace", TRACE, "--draws", "8", "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    checked("rivals", text)
+    found = json.loads(text)
+    assert found["asked"]["reuse"] and all(one["reuse"] is None for one in found["map"])
+    (reuse,) = [one for one in found["inputs"] if one["name"] == "workload.prefix"]
+    assert reuse["kind"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["sums"], "unknown use 'sums'"),
+        (["--k", "200000"], "Expected `int` <= 100000"),
+        (["--k", "60000"], "over a quarter"),
+        (["--context", "none"], "not a number of tokens"),
+        (["--rivals", "dram"], "two or more"),
+        (["--rivals", "dram,tape"], "tape"),
+        (["--budget", "0"], "budget"),
+        (["--budget", "nan"], "budget"),
+        (["--budget", "1", "--rivals", "dpu,nvme"], "no rival carries one session"),
+        (["--gpu", "abacus"], "abacus"),
+        (["--model", "gemma-3-270m"], "gemma-3-270m"),
+        (["--trace", TRACE], "--trace is not read by tokens"),
+        (["prefix", "--k", "3"], "--k is not read by prefix"),
+        (["prefix", "--time-unit", "s"], "give --trace FILE"),
+        (["blocks", "--capture", "nowhere.parquet"], "nowhere.parquet"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rivals", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert wrong in said and len(said.splitlines()) == 1
+
+
+def test_a_question_of_unknown_devices_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="DPU"):
+        asked("tokens", dpu="abacus").check(catalog())

@@ -57,7 +57,7 @@ def validate(
 ) -> None:
     """Fit dpu_x86_measured to recorded runs, and predict runs of other workloads with it.
 
-    With --record it records both first: three workloads to fit to and two to predict, each eight
+    With --record it records both first: three workloads to fit to and two to predict, each nine
     times. Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any figure is
     `uncalibrated`; one that misses none, but could not be judged on all, is `not measurable here`.
     """

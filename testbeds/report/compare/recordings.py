@@ -23,7 +23,7 @@ __all__ = ["FITTED", "PREDICTED", "REPEATS", "record"]
 FITTED = ((4, 32_768), (1, 32_768), (1, 131_072))
 PREDICTED = ((2, 32_768), (2, 65_536))
 """Sessions, and tokens of each one's context."""
-REPEATS = 8
+REPEATS = 9
 STEPS = 300
 
 

@@ -252,7 +252,7 @@ def _held(asked: Asked, kept: float) -> float:
 
 
 def _queued(service_s: float, per_s: float) -> float:
-    """The 99th percentile of wait and service of M/D/1."""
+    """The 99th percentile of wait and service of M/D/1, within 20 %."""
     load = min(BUSY_MAX, service_s * per_s)
     if load <= 0.01:
         return service_s

@@ -13,7 +13,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
 from offstage.testbeds.plan.inputs import Inputs
 from offstage.testbeds.plan.rivals.design import RIVALS, bought
-from offstage.testbeds.plan.rivals.model import outcome
+from offstage.testbeds.plan.rivals.model import _queued, outcome
 from offstage.testbeds.plan.rivals.question import Asked, of_use
 from offstage.testbeds.plan.rivals.result import make_rivals, numbers_of
 from offstage.testbeds.plan.rivals.stream import drawn, shares
@@ -82,6 +82,27 @@ def test_reading_ahead_never_makes_a_dpu_slower_than_reading_on_demand() -> None
     assert 0 < none.sessions < some.sessions
     still = outcome("dpu", question, values(question, stream_unstaged=0.25, stream_ahead=1e-9))
     assert still.sessions == none.sessions
+
+
+def test_a_rival_waits_for_its_reads_a_second() -> None:
+    """By hand: with half the reads a second every row that is missed takes twice as long."""
+    question = asked("tokens", users=1)
+    common = {"rival-nvme_granule": 512.0, "rivals_overlap": 0.0, "stream_spread": 0.0}
+    slow, fast = (
+        outcome("nvme", question, values(question, **common, **{"rival-nvme_iops": iops}))
+        for iops in (1e6, 2e6)
+    )
+    rows = 61 * question.k * STREAM["missed"]
+    assert slow.stall_p99_s - fast.stall_p99_s == pytest.approx(rows * (1e-6 - 0.5e-6))
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
+def test_a_queue_of_reads_waits_as_long_as_one_that_is_run(load: float) -> None:
+    """The closed form of the 99th percentile against a queue of 400,000 arrivals."""
+    gaps = np.random.default_rng(1).exponential(1.0 / load, 400_000)
+    ahead = np.concatenate([[0.0], np.cumsum(1.0 - gaps[1:])])
+    waits = ahead - np.minimum.accumulate(ahead)
+    assert _queued(1.0, load) == pytest.approx(np.quantile(waits, 0.99) + 1.0, rel=0.2)
 
 
 def test_two_that_differ_by_less_than_their_ranges_are_a_tie_and_others_are_not() -> None:

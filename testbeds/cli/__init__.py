@@ -30,7 +30,6 @@ PANELS = {
         "demo": "offstage.testbeds.cli.demo",
         "doctor": "offstage.testbeds.cli.doctor",
         "plan": "offstage.testbeds.cli.plan",
-        "rivals": "offstage.testbeds.cli.rivals",
         "compare": "offstage.testbeds.cli.compare",
         "report": "offstage.testbeds.cli.report",
     },
@@ -45,6 +44,7 @@ PANELS = {
     },
     "Experiments": {
         "lab": "offstage.testbeds.cli.lab",
+        "rivals": "offstage.testbeds.cli.rivals",
         "results": "offstage.testbeds.cli.results",
         "requests": "offstage.testbeds.cli.requests",
         "bottleneck": "offstage.testbeds.cli.bottleneck",

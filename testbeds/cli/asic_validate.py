@@ -18,6 +18,8 @@ __all__ = ["validate"]
 
 PHASES = 3
 """Of a run: prefill, decode, and the curve of its demands."""
+LEAST_REPEATS = 2
+"""Fewer leave no interval."""
 
 
 def validate(
@@ -39,7 +41,19 @@ def validate(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record", metavar="DIR", help="instead: record these runs here first, in ten minutes"
+            "--record",
+            metavar="DIR",
+            help="instead: record these runs here first, a minute for each repeat",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats",
+            metavar="N",
+            min=LEAST_REPEATS,
+            show_default="9",
+            help="with --record: how often each workload runs; 20 where intervals stay too wide",
         ),
     ] = None,
     isolate: Annotated[
@@ -57,16 +71,17 @@ def validate(
 ) -> None:
     """Fit dpu_x86_measured to recorded runs, and predict runs of other workloads with it.
 
-    With --record it records both first: three workloads to fit to and two to predict, each nine
-    times. Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any figure is
-    `uncalibrated`; one that misses none, but could not be judged on all, is `not measurable here`.
+    With --record it records both first: three workloads to fit to and two to predict, each
+    several times. Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any
+    figure is `uncalibrated`; one that misses none, but could not be judged on all, is `not
+    measurable here`.
     """
     from rich.console import Group
 
     from offstage.asic_model.calibrate import write_preset
     from offstage.testbeds.report.compare.validate import validate as judge_all
 
-    fits, others = _runs(calibrate or [], predict or [], record, isolate)
+    fits, others = _runs(calibrate or [], predict or [], record, repeats, isolate)
     found, preset = judge_all(fits, others, busy=busy)
     lines = [f"{name}: {what}" for name, what in found.workloads.items()]
     lines += [found.structure(), "", _verdict(found)]
@@ -81,17 +96,21 @@ def validate(
 
 
 def _runs(
-    calibrate: list[Path], predict: list[Path], record: Path | None, isolate: bool
+    calibrate: list[Path],
+    predict: list[Path],
+    record: Path | None,
+    repeats: int | None,
+    isolate: bool,
 ) -> tuple[list[Path], list[Path]]:
     """The runs to fit to and to predict: those given, or recorded now."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.compare import recordings
 
     if record is None:
-        if not calibrate or not predict or isolate:
+        if not calibrate or not predict or isolate or repeats:
             raise BadInput(
-                "--isolate is for runs that are recorded now"
-                if isolate
+                f"{'--isolate' if isolate else '--repeats'} is for runs that are recorded now"
+                if isolate or repeats
                 else "no runs to fit to, or none to predict",
                 "asic validate",
                 "give --calibrate RUN and --predict RUN, or --record DIR to record them",
@@ -103,10 +122,13 @@ def _runs(
             "asic validate",
             "give one or the other",
         )
-    count = recordings.REPEATS * len((*recordings.FITTED, *recordings.PREDICTED))
+    repeats = repeats or recordings.REPEATS
+    count = repeats * len((*recordings.FITTED, *recordings.PREDICTED))
     command = shlex.join(["offstage", *sys.argv[1:]])
     with shown(PHASES * count) as progress:
-        return recordings.record(record, progress, isolate=isolate, command=command)
+        return recordings.record(
+            record, progress, repeats=repeats, isolate=isolate, command=command
+        )
 
 
 def _verdict(found: "Validation") -> str:

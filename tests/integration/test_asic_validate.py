@@ -53,11 +53,11 @@ def test_the_command_records_fits_and_predicts(
     monkeypatch.setattr(demo, "prefill", prefill)
     monkeypatch.setattr(recordings, "FITTED", ((1, 32_768), (1, 65_536)))
     monkeypatch.setattr(recordings, "PREDICTED", ((2, 32_768),))
-    monkeypatch.setattr(recordings, "REPEATS", 2)
     monkeypatch.setattr(recordings, "STEPS", 80)
     monkeypatch.setattr(validate, "LEAST", 10)  # beside other tests few turns are undisturbed
     out = short / "runs"
-    words = ["asic", "validate", "--record", str(out), "--busy", "--format", "json"]
+    words = ["asic", "validate", "--record", str(out), "--repeats", "2", "--busy"]
+    words += ["--format", "json"]
     code = run(words)
     told = capsys.readouterr()
     assert code in (0, 1) and told.out, told.err
@@ -85,6 +85,7 @@ def test_the_command_records_fits_and_predicts(
         (["--calibrate", "a"], "no runs to fit to, or none to predict"),
         (["--record", "new", "--predict", "a"], "--record makes the runs"),
         (["--calibrate", "a", "--predict", "b", "--isolate"], "--isolate is for runs"),
+        (["--calibrate", "a", "--predict", "b", "--repeats", "4"], "--repeats is for runs"),
     ],
 )
 def test_half_of_what_it_needs_is_refused(

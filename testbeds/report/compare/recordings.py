@@ -28,12 +28,12 @@ STEPS = 300
 
 
 def record(
-    out: Path, progress: Progress, *, isolate: bool, command: str
+    out: Path, progress: Progress, *, repeats: int, isolate: bool, command: str
 ) -> tuple[list[Path], list[Path]]:
-    """Record all runs into folders of `out`; returns those to fit to and those to predict.
-    BadInput and RunFailed as the demo."""
+    """Record each run `repeats` times into folders of `out`; returns those to fit to and those to
+    predict. BadInput and RunFailed as the demo."""
     found: dict[tuple[int, int], list[Path]] = {one: [] for one in (*FITTED, *PREDICTED)}
-    for repeat in range(REPEATS):
+    for repeat in range(repeats):
         for workload, folders in found.items():
             sessions, tokens = workload
             folder = out / f"{sessions}x{tokens // 1024}k-{repeat + 1}"

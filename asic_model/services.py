@@ -17,7 +17,7 @@ __all__ = ["OTHER", "Services", "rows_of"]
 STEPS = 200
 OTHER = 0.0
 LEAST, LEAST_CUT = 30, 100
-"""Samples of a cause, below which it is drawn from all; and of each half by load."""
+"""Samples of a cause, below which it is drawn from all; and of each band of reads beside it."""
 MASK = (1 << 64) - 1
 
 
@@ -31,15 +31,28 @@ def rows_of(
         mine = cause == one
         if mine.sum() < LEAST:
             continue
-        middle = float(np.median(beside[mine]))
-        few = mine & (beside <= middle)
-        many = mine & (beside > middle)
-        if min(few.sum(), many.sum()) >= LEAST_CUT:
-            rows.append(_row(one, middle, took[few] / mean))
-            rows.append(_row(one, np.inf, took[many] / mean))
-        else:
-            rows.append(_row(one, np.inf, took[mine] / mean))
+        rows += [_row(one, most, took[mine][band] / mean) for most, band in _bands(beside[mine])]
     return tuple(rows)
+
+
+def _bands(beside: npt.NDArray[np.int64]) -> list[tuple[float, npt.NDArray[np.bool_]]]:
+    """Of the reads of a cause, by how many were beside them: none, 1, 2, to 4, to 8 and so on. A
+    band of few joins the next one; the last, the one before it."""
+    steps = np.where(beside > 0, np.ceil(np.log2(np.maximum(beside, 1))) + 1, 0)
+    counts = np.bincount(steps.astype(np.int64))
+    ends, waiting = [], 0
+    for step, count in enumerate(counts):
+        waiting += count
+        if waiting >= LEAST_CUT:
+            ends.append(step)
+            waiting = 0
+    ends = [*ends[:-1], len(counts) - 1]
+    starts = [-1, *ends[:-1]]
+    most = [*(float(1 << step >> 1) for step in ends[:-1]), np.inf]
+    return [
+        (limit, (steps > start) & (steps <= end))
+        for limit, start, end in zip(most, starts, ends, strict=True)
+    ]
 
 
 def _row(cause: float, most: float, took: npt.NDArray[np.float64]) -> tuple[float, ...]:

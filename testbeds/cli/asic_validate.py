@@ -41,9 +41,7 @@ def validate(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record",
-            metavar="DIR",
-            help="instead: record these runs here first, a minute for each repeat",
+            "--record", metavar="DIR", help="instead: record them here first, a minute a repeat"
         ),
     ] = None,
     repeats: Annotated[

@@ -120,27 +120,37 @@ def test_a_cost_is_never_below_zero_and_has_its_interval() -> None:
 
 
 def test_reads_are_drawn_by_cause_and_load_as_they_were() -> None:
-    """Mean and median of each cause come out, and a cause with few reads gets those of all."""
+    """Mean and median of each cause and load come out: none beside them, 1, 2, to 4, to 8. A band
+    of few reads is drawn with the next one, and a cause of few from all."""
     draw = np.random.default_rng(5)
-    cause = np.repeat([DEMAND, WINDOW, 5], [600, 600, 20])
-    took = (draw.lognormal(0, 1, 1220) * np.where(cause == DEMAND, 3e5, 12e5)).astype(np.int64)
-    beside = np.arange(1220) % 40
-    took[(cause == WINDOW) & (beside > 19)] *= 3
+    cause = np.repeat([DEMAND, WINDOW, 5], [4000, 600, 20])
+    beside = np.where(cause == DEMAND, draw.choice([0, 1, 3, 4, 8, 30], len(cause)), 0)
+    few = (cause == DEMAND) & (beside == 30)
+    beside[np.flatnonzero(few)[50:]] = 8
+    few = (cause == DEMAND) & (beside == 30)
+    took = draw.lognormal(0, 0.5, len(cause)) * np.where(cause == DEMAND, 3e5, 12e5)
+    took = (took * (1 + beside / 4)).astype(np.int64)
     rows = rows_of(cause, beside, took)
-    assert sorted({(row[0], row[1]) for row in rows})[0] == (0.0, 1e9)
+    assert [row[:2] for row in rows] == [
+        (0.0, 1e9),
+        *((DEMAND, most) for most in (0, 1, 4, 1e9)),
+        (WINDOW, 1e9),
+    ]
     disk = own().disk
     assert disk is not None
     service = msgspec.structs.replace(
         disk.service.set(took.mean() / 1e6), spread=rows
     )  # the preset's unit is ms
     services = Services(msgspec.structs.replace(disk, service=service), seed=1)
+    demanded = cause == DEMAND
     for mine, kind, load in (
-        (cause == DEMAND, DEMAND, 0),
-        ((cause == WINDOW) & (beside > 19), WINDOW, 30),
+        (demanded & (beside == 0), DEMAND, 0),
+        (demanded & (beside == 1), DEMAND, 1),
+        (demanded & ((beside == 3) | (beside == 4)), DEMAND, 2),
+        ((demanded & (beside == 8)) | few, DEMAND, 5),
+        (cause == WINDOW, WINDOW, 30),
         (cause > 0, 5, 0),
     ):
-        if kind == DEMAND:
-            mine = mine & (beside <= np.median(beside[mine]))
         drawn = [services.draw_ns(kind, load, at * 10**10) for at in range(4000)]
         assert np.mean(drawn) == pytest.approx(took[mine].mean(), rel=0.1)
         assert np.median(drawn) == pytest.approx(np.median(took[mine]), rel=0.1)

@@ -4,7 +4,6 @@ specifications: for hosts that prove themselves, whatever the others send?
 
 import base64
 import contextlib
-import json
 import os
 import random
 import struct
@@ -14,53 +13,17 @@ from pathlib import Path
 
 import nvme_initiator as nvme
 import pytest
-from live_daemon import Daemon, daemon, until
-from nvme_initiator import Connection, Ended, Host, delete, exist, kv, retrieve, store
+from live_daemon import until
+from nvme_bed import VOLUME, Bed, events, started
+from nvme_initiator import Connection, Ended, delete, exist, kv, retrieve, store
 
 import offstage
 from offstage.dpu import protocol as p
 
-VOLUME, OTHER_VOLUME = "0123456789abcdef0123456789abcdef", "f" * 32
-TENANTS = {
-    "red": {"volumes": [VOLUME + " durable"]},
-    "blue": {"volumes": [OTHER_VOLUME, VOLUME]},
-    "grey": {},
-}
 MAX = 1 << 20  # limits.context_tokens of the bed, in blocks
 OK, NO_KEY, KEY_SIZE, VALUE_SIZE, EXISTS = 0, 0x87, 0x86, 0x85, 0x89
 OPCODE, FIELD, NAMESPACE, SGL_LENGTH, TRANSPORT = 0x01, 0x02, 0x0B, 0x0F, 0x22
 AUTHENTICATION_REQUIRED, PARAMETERS, INTERNAL = 0x191, 0x182, 0x06
-
-
-def events(tier: Daemon, name: str) -> list[dict[str, object]]:
-    lines = [json.loads(one) for one in tier.log.read_text().splitlines() if one[:1] == "{"]
-    return [one for one in lines if one["event"] == name]
-
-
-class Bed:
-    """A daemon that listens, and the way to its tenants."""
-
-    def __init__(self, tier: Daemon) -> None:
-        self.tier = tier
-        self.where = "127.0.0.1", int(str(events(tier, "nvme_tcp")[-1]["port"]))
-        self.names = {str(one["tenant"]): str(one["nqn"]) for one in events(tier, "nvme_subsystem")}
-
-    def secret(self, tenant: str = "red") -> str:
-        return (self.tier.runtime_dir / f"{tenant}.dhchap").read_text().strip()
-
-    @contextlib.contextmanager
-    def host(self, tenant: str = "red", **more: object) -> Iterator[Host]:
-        made = Host(self.where, self.names[tenant], self.secret(tenant), **more)  # type: ignore[arg-type]
-        try:
-            yield made
-        finally:
-            made.close()
-
-
-@contextlib.contextmanager
-def started(folder: Path) -> Iterator[Bed]:
-    with daemon(folder, TENANTS, nvme__listen="127.0.0.1:0", limits__values="1024") as tier:
-        yield Bed(tier)
 
 
 @pytest.fixture(scope="module")

@@ -113,11 +113,18 @@ class Arch:
     debian: str
     emulator: str
     package: str
+    linux: str = ""
+    """A later kernel of the suite's security archive, such as 6.12, instead of the suite's own."""
 
     @property
     def triplet(self) -> str:
         """Debian's name of the architecture in paths and compiler names."""
         return f"{self.name}-linux-gnu"
+
+    @property
+    def kernel(self) -> str:
+        """The Debian package of its kernel."""
+        return "-".join(filter(None, ("linux-image", self.linux, self.debian)))
 
 
 X86_64 = Arch("x86_64", "amd64", "qemu-system-x86_64", "qemu-system-x86")
@@ -165,7 +172,16 @@ def needs(*tools: tuple[str, str]) -> None:
 def get(arch: Arch, progress: Progress) -> Image:
     """The image of `arch`, built now if it is not in the cache yet."""
     pins = _pins()
-    recipe = [str(FORMAT), SUITE, arch.name, *PACKAGES, *NOT_IN_ROOTFS, *DROPPED, *pins]
+    recipe = [
+        str(FORMAT),
+        SUITE,
+        arch.name,
+        arch.kernel,
+        *PACKAGES,
+        *NOT_IN_ROOTFS,
+        *DROPPED,
+        *pins,
+    ]
     recipe += [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.sh"))]
     recipe.append((HERE / "initrd.py").read_text(encoding="utf-8"))
     name = hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16]
@@ -219,6 +235,10 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
 
 def _extract(arch: Arch, tree: Path) -> None:
     """Extract the packages, and perform the few steps of their scripts that are needed."""
+    mirror = os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR)
+    mirrors = [mirror]
+    if arch.linux:  # by Debian's own rule for the address of its security archive
+        mirrors.append(f"deb {mirror}-security {SUITE}-security main")
     _run(
         "mmdebstrap",
         "--quiet",
@@ -227,10 +247,10 @@ def _extract(arch: Arch, tree: Path) -> None:
         f"--arch={arch.debian}",
         '--aptopt=APT::Install-Recommends "false"',
         "--components=main",
-        f"--include={','.join((*PACKAGES, f'linux-image-{arch.debian}'))}",
+        f"--include={','.join((*PACKAGES, arch.kernel))}",
         SUITE,
         str(tree),
-        os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR),
+        *mirrors,
         fix="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another",
     )
     for pattern in DROPPED:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from against_schema import checked
 from offstage.bindings.core import replay
 from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed
 from offstage.testbeds.beds.daemon import offstage_words
-from offstage.testbeds.beds.qemu import pair, virtual
+from offstage.testbeds.beds.qemu import images, pair, virtual
 from offstage.testbeds.beds.qemu.agent import Agent
 from offstage.testbeds.beds.qemu.guest import Process
 from offstage.testbeds.beds.qemu.images import needs
@@ -139,6 +140,28 @@ def unpacked(data: bytes) -> dict[str, bytes]:
             return files
         files[name] = archive.read(size)
         archive.read(-archive.tell() % 4)
+
+
+def test_a_later_kernel_comes_from_the_security_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's own kernel needs the mirror alone, a later one its security archive too."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(*command: str, fix: str) -> None:
+        asked.append(command)
+        raise RunFailed(fix, "", "")
+
+    monkeypatch.setattr(images, "_run", run)
+    monkeypatch.setenv("OFFSTAGE_DEBIAN_MIRROR", "http://here/debian")
+    for arch in (images.X86_64, replace(images.X86_64, linux="6.12")):
+        with pytest.raises(RunFailed):
+            images._extract(arch, tmp_path)
+    own, later = asked
+    assert own[-1] == "http://here/debian" and own[-2] == str(tmp_path)
+    assert own[-4].endswith(",linux-image-amd64")
+    assert later[-2:] == (own[-1], "deb http://here/debian-security bookworm-security main")
+    assert later[-5].endswith(",linux-image-6.12-amd64")
 
 
 def test_one_seed_in_virtual_time() -> None:

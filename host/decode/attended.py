@@ -2,10 +2,10 @@
 those of a window.
 
 A model that selects single tokens (DSA) reads at most `top_k` of them in a step, and the tier
-brings blocks or granules. Of those brought, the best tokens are attended and the others are not, if
-the selector can weigh tokens: `Mass` keeps the keys for it. With any other selector, and in layers
-that select no tokens, whole blocks are attended. A window that begins within a block is read token
-by token.
+brings blocks or granules. A real model's indexer says which. Of drawn sessions, the best tokens of
+the blocks brought are attended and the others are not, if the selector can weigh tokens: `Mass`
+keeps the keys for it. With any other selector, and in layers that select no tokens, whole blocks
+are attended. A window that begins within a block is read token by token.
 
 Pure functions of the sessions, the decode loop's thread. Nothing can fail.
 """
@@ -21,7 +21,7 @@ from offstage.host.decode.session import HostSession
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.selection import Mass, best_tokens
 
-__all__ = ["Attended", "attended", "readable", "slots_of"]
+__all__ = ["Attended", "attended", "of_tokens", "readable", "slots_of"]
 
 Selected = tuple[HostSession, NDArray[np.float32], NDArray[np.int32]]
 """A session, its query of the layer, and the ordinals of its selected blocks."""
@@ -51,9 +51,19 @@ def readable(geometry: KvGeometry, layer: int, tokens: int, *, alone: bool) -> A
     return Attended(blocks - np.int32(first), np.ones_like(slots), slots)
 
 
+def of_tokens(
+    geometry: KvGeometry, tokens: NDArray[np.int32], ordinals: NDArray[np.int32]
+) -> Attended:
+    """Single tokens, which lie in the blocks of these ascending ordinals."""
+    blocks, slots = np.divmod(tokens, np.int32(geometry.block_tokens))
+    return Attended(np.searchsorted(ordinals, blocks), np.ones_like(slots), slots)
+
+
 def attended(geometry: KvGeometry, layer: int, batch: Sequence[Selected]) -> list[Attended]:
     """What a layer reads of each session. Single tokens are read of all sessions or of none: a
     batch is one call of the kernel."""
+    if any(layer in session.tokens for session, *_ in batch):
+        return [of_tokens(geometry, one.tokens[layer], ordinals) for one, _, ordinals in batch]
     if geometry.is_window(layer):
         lengths = [session.length_tokens for session, *_ in batch]
         cut = any(geometry.first_token(layer, one) % geometry.block_tokens for one in lengths)

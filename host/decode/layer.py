@@ -3,15 +3,16 @@
 This is the project's main path. A query scores every block through the summaries; sinks, window and
 the best of the rest are selected. Blocks that the HBM pool lacks are demanded from the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. A layer with a
-window selects nothing: it reads its window, and what lies behind leaves the pool. Every block
+window selects nothing: it reads its window, and what lies behind leaves the pool. Where a model's
+own indexer has selected tokens, their blocks are demanded, and no query scores any. Every block
 that arrives is checked against the checksum of what was written, and sampled outputs against dense
 attention over the same selection. The fetches of all sessions are in flight together, so that one
 is copied and checked while the others wait; attention is one call per layer for all sessions.
 
 A layer has two phases, `begin` and `attend`. A caller that knows the next layer's selection early
 begins that layer before it attends the current one, so that its blocks arrive during the
-computation. A caller that can only predict it prefetches with `begin_predicted`; the layer's own
-`begin` then fetches the rest.
+computation. A caller that knows it without the query, or can only predict it, prefetches with
+`begin_predicted`; the layer's own `begin` then fetches the rest.
 """
 
 import errno
@@ -32,12 +33,12 @@ from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import put_blocks
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.host.decode.session import HostSession, KvSource
-from offstage.host.decode.timeline import Clock
+from offstage.host.decode.timeline import Clock, merged
 from offstage.host.fabrics import Fabric
 from offstage.host.gpu.selector import BatchBest, DeviceSelector, Found, on_device
 from offstage.host.selection import SelectionRule, select
 
-__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
+__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule"]
 
 UNKNOWN_END = 255
 CERTAIN = 65535
@@ -47,17 +48,6 @@ ROOM_BLOCKS = 64
 
 DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
 """Gets (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
-
-
-def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The union of the spans (begin, end), in order; overlaps are merged."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((begin, end))
-    return found
 
 
 def _stored_scores(
@@ -161,12 +151,11 @@ class Decoder:
         session: HostSession,
         token: Token,
         layer: int,
-        scores: NDArray[np.float32],
+        ordinals: NDArray[np.int32],
         record: AgentRecord,
     ) -> Coming:
-        """Start fetching what predicted scores of the stored blocks select for a later layer. Pass
-        the result to `end_predicted` before the layer's `begin`. Sends the tier no scores."""
-        ordinals = self._chosen(scores, scores.size)
+        """Start fetching these blocks for a later layer. Pass the result to `end_predicted` before
+        the layer's `begin`. Sends the tier no scores."""
         member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
         coming = Coming(layer, [member], early=True)
         if member.missing.size:
@@ -256,11 +245,10 @@ class Decoder:
             session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
             for session, _ in batch
         ]
-        if self.pool.geometry.is_window(layer):
-            return [
-                self._windowed(*one, layer, query)
-                for one, query in zip(batch, queries, strict=True)
-            ]
+        indexed = all(layer in session.tokens for session, _ in batch)
+        if indexed or self.pool.geometry.is_window(layer):
+            known = self._indexed if indexed else self._windowed
+            return [known(*one, layer, query) for one, query in zip(batch, queries, strict=True)]
         selectors = [session.context.selectors[layer] for session, _ in batch]
         if on_device(selectors):
             return [
@@ -273,7 +261,7 @@ class Decoder:
         for (session, token), query in zip(batch, queries, strict=True):
             scores = session.context.selectors[layer].scores(query)
             hint = session.quantizers[layer](scores[: session.keys.shape[1]])
-            ordinals = self._chosen(scores, session.block_count(self.pool.geometry))
+            ordinals = self.chosen(scores, session.block_count(self.pool.geometry))
             members.append(self._member(session, token, layer, query, hint, ordinals))
         return members
 
@@ -288,6 +276,18 @@ class Decoder:
         hint = np.zeros(session.keys.shape[1], np.uint16)
         hint[first:] = CERTAIN
         ordinals = np.arange(first, session.block_count(geometry), dtype=np.int32)
+        return self._member(session, token, layer, query, hint, ordinals)
+
+    def _indexed(
+        self, session: HostSession, token: Token, layer: int, query: NDArray[np.float32]
+    ) -> _Member:
+        """The blocks of the tokens that the model's indexer selected. The hint is how many tokens
+        of each block: an indexer passes on what it selects, and no scores."""
+        geometry = self.pool.geometry
+        blocks = session.tokens[layer] // geometry.block_tokens
+        counts = np.bincount(blocks, minlength=session.block_count(geometry))
+        hint = session.quantizers[layer](counts[: session.keys.shape[1]].astype(np.float32))
+        ordinals = np.flatnonzero(counts).astype(np.int32)
         return self._member(session, token, layer, query, hint, ordinals)
 
     def _best(
@@ -320,7 +320,8 @@ class Decoder:
             for one, (session, _) in zip(found, batch, strict=True)
         ]
 
-    def _chosen(self, scores: NDArray[np.float32], length: int) -> NDArray[np.int32]:
+    def chosen(self, scores: NDArray[np.float32], length: int) -> NDArray[np.int32]:
+        """What the rule selects of the first `length` blocks, ascending."""
         rule = self.rule
         return select(scores, rule.top_blocks, rule.sink_blocks, rule.window_blocks, length)
 

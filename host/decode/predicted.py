@@ -17,7 +17,7 @@ from offstage.host.decode.foretold import Foretold
 from offstage.host.decode.layer import SelectionRule
 from offstage.host.selection import select
 
-__all__ = ["LayerAgreement", "Predicted"]
+__all__ = ["LayerAgreement", "Predicted", "as_guesses"]
 
 Ordinals = NDArray[np.int32]
 Marks = NDArray[np.bool_]
@@ -82,11 +82,7 @@ class Predicted:
 
     def _found(self, layer: int, steps: int, absent: Marks) -> NDArray[np.void]:
         ordinals = np.flatnonzero((self._chances > 0) & absent)
-        found = np.zeros(ordinals.size, GUESS)
-        found["layer"], found["ordinal"], found["steps"] = layer, ordinals, steps
-        found["probability"] = self._chances[ordinals] * 65535
-        found["cause"] = CAUSES.index("lookahead")
-        return found
+        return as_guesses(layer, steps, ordinals, self._chances[ordinals])
 
     def agreement(self) -> list[LayerAgreement]:
         """The layers with at least one step to compare."""
@@ -104,6 +100,17 @@ class Predicted:
         found = self._selected(scores)
         sinks, end = self._rule.sink_blocks, scores.size - self._rule.window_blocks
         return found[(found >= sinks) & (found < end)]
+
+
+def as_guesses(
+    layer: int, steps: int, ordinals: NDArray[np.integer], chances: float | NDArray[np.float32]
+) -> NDArray[np.void]:
+    """Guesses of a layer's blocks for so many steps ahead, each with its probability."""
+    found = np.zeros(ordinals.size, GUESS)
+    found["layer"], found["ordinal"], found["steps"] = layer, ordinals, steps
+    found["probability"] = chances * 65535
+    found["cause"] = CAUSES.index("lookahead")
+    return found
 
 
 def _share(own: Ordinals, other: Ordinals) -> float:

@@ -76,6 +76,9 @@ class HostSession:
     queries: Sequence[Queries]
     quantizers: list[ScoreQuantizer] = field(default_factory=list)
     step: int = 0
+    tokens: dict[int, NDArray[np.int32]] = field(default_factory=dict)
+    """By layer, those that the model's own indexer selected in this step, ascending; the layer has
+    no selection of ours then."""
 
     def block_count(self, geometry: KvGeometry) -> int:
         """Blocks of one layer, the one being filled included."""

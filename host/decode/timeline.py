@@ -15,14 +15,26 @@ the device's times, the GPU's, every deadline. Figures are in the device's time.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["LANES", "Clock", "Span", "Timeline"]
+__all__ = ["LANES", "Clock", "Span", "Timeline", "merged"]
 
 LANES = ("compute", "pace", "stall", "copy", "fetch")
 TICKS_MAX = 400
 SHOWN_SHARE = 0.9
 """Quantile of the stall by which the shown tick is chosen."""
+
+
+def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The union of the spans (begin, end), in order; overlaps are merged."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,13 @@ class _Reader:
 
     def _indexed(self) -> LayerKv:
         """A token's entries, and the key by which an indexer scores them."""
-        keys = self._index_dim("index_topk")
-        return replace(self._full(), index_dim=keys, top_k=self._top_k("index_topk", 1))
+        keys, whole = self._index_dim("index_topk"), self._full()
+        if whole.rotary_dim > keys:
+            raise self._of.bad(
+                f"index_head_dim is {keys}, less than the {whole.rotary_dim} of qk_rope_head_dim",
+                "write the size of an index key, rotary values included, in index_head_dim",
+            )
+        return replace(whole, index_dim=keys, top_k=self._top_k("index_topk", 1))
 
     def _blocks(self) -> LayerKv:
         """The same, selected in blocks (MiniMax-M3)."""

@@ -8,6 +8,11 @@ part (arXiv:2405.04434). MLA's query is then brought into the latent's space, an
 finds there is brought back, by the two halves of the layer's `kv_b_proj` (the absorbed form). One
 model at a time in a process, one thread.
 
+A layer of DeepSeek sparse attention reads the tokens that an indexer selects. That is the model's
+own module: it scores all of its keys, which the cache therefore keeps, and the library passes what
+it selected to the attention function, in a layer that shares a selection (IndexShare) an earlier
+layer's.
+
 The query of a later layer can be predicted (`Foresight`): that layer's norm and attention run on an
 earlier layer's input until they call the attention function, which returns the query instead of
 attending. No code here depends on an architecture. The extra cost are the K and V projections,
@@ -40,10 +45,13 @@ NAME = "offstage_tier"
 class LayerAttention(Protocol):
     """Attention of one session's newest token, called layer by layer."""
 
-    def attend(self, layer: int, query: Any, entry: Any) -> Any:
+    def attend(
+        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+    ) -> Any:
         """From the token's query `[q_heads, head_dim]` and what a block holds of it in this layer,
         `[planes, kv_heads, head_dim]`, float32 `[q_heads, value_dim]`: tensors on the model's
-        device. The query is scaled so that its logits are q.k / sqrt(head_dim)."""
+        device. The query is scaled so that its logits are q.k / sqrt(head_dim). `tokens`: those
+        that the model itself selects, ascending; None in a layer without an indexer."""
         ...
 
 
@@ -52,18 +60,26 @@ Step = Callable[[int, int], Any]
 
 
 class _Newest:
-    """The model's cache object: `tokens` long, but with only the newest token's K and V."""
+    """The model's cache object: `tokens` long, but with only the newest token's K and V; of index
+    keys, `[1, tokens, dim]` by layer, it has all."""
 
     is_compileable = False
 
-    def __init__(self) -> None:
+    def __init__(self, index_keys: Mapping[int, Any]) -> None:
         self.tokens = 0
+        self.index_keys = dict(index_keys)
         self.given: tuple[Any, Any] = None, None
         """What the layer that runs has handed over, `[1, heads, 1, dim]` each."""
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         self.given = keys, values
         return keys, values
+
+    def update_indexer(self, keys: Any, layer: int) -> Any:
+        import torch
+
+        self.index_keys[layer] = torch.cat([self.index_keys[layer], keys], dim=1)
+        return self.index_keys[layer]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.tokens
@@ -149,29 +165,46 @@ def turns_of(decoder: Any, layer: int, hidden: Any, given: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def installed(
-    model: Any, attention: LayerAttention, foresight: Foresight | None = None
+    model: Any,
+    attention: LayerAttention,
+    foresight: Foresight | None = None,
+    index_keys: Mapping[int, Any] | None = None,
 ) -> Iterator[Step]:
-    """Within it, what is yielded runs the model's decode steps with `attention`."""
+    """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: the
+    context's, `[1, tokens, dim]` of each layer with an indexer."""
     import torch
     from transformers import AttentionInterface
 
-    newest = _Newest()
+    newest = _Newest(index_keys or {})
 
     def attend(
-        module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **_: Any
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        *,
+        scaling: float,
+        indices: Any = None,
+        **_: Any,
     ) -> tuple[Any, None]:
         asked = _asked(module, query[0, :, -1], scaling)
         if foresight is not None:
             foresight.asker.reached(asked[None, :, None])
         entry = entries_of(*newest.given, is_latent(module))[:, :, -1]
-        found = attention.attend(module.layer_idx, asked, entry)
+        tokens = None if indices is None else indices[0, -1].sort().values.cpu().numpy()
+        found = attention.attend(module.layer_idx, asked, entry, tokens)
         return _brought_back(module, found).to(query.dtype)[None, None], None
 
     def step(token: int, position: int) -> Any:
         newest.tokens, device = position, model.device
+        mask = None
+        if index_keys:  # an indexer wants one, and the library makes none for attention of ours
+            mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
         with torch.inference_mode():
             found = model(
                 input_ids=torch.tensor([[token]], device=device),
+                attention_mask=mask,
                 position_ids=torch.tensor([[position]], device=device),
                 past_key_values=newest,
                 use_cache=True,

@@ -29,6 +29,13 @@ def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType
     return replace(found, block_tokens=block_tokens, value_type=value_type)
 
 
+def _whole_cache() -> Any:
+    """A cache whose layers keep all of their tokens, and index keys where the model gives some."""
+    from transformers.cache_utils import Cache, DynamicIndexedLayer
+
+    return Cache(layer_class_to_replicate=DynamicIndexedLayer)
+
+
 class DenseKv:
     """A prefilled context of `tokens` tokens in whole blocks: a `KvSource`."""
 
@@ -43,9 +50,8 @@ class DenseKv:
     def prefill(self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]) -> None:
         """Prefill the context, `piece` tokens at a time."""
         import torch
-        from transformers import DynamicCache
 
-        self._cache = DynamicCache()  # without a config its layers are whole
+        self._cache = _whole_cache()
         self._length = len(tokens)
         with torch.inference_mode():
             for begin in range(0, len(tokens), piece):
@@ -61,25 +67,36 @@ class DenseKv:
         found = {"logits": torch.from_numpy(self.last_logits)}
         for number, layer in enumerate(self._cache.layers):
             found |= {f"k{number}": layer.keys, f"v{number}": layer.values}
+        found |= {f"i{number}": keys for number, keys in self.index_keys.items()}
         return {name: one.contiguous() for name, one in found.items()}
+
+    @property
+    def index_keys(self) -> dict[int, Any]:
+        """The keys of each layer's indexer, `[1, tokens, dim]`; empty of a model without one."""
+        layers = enumerate(self._cache.layers)
+        return {number: one.indexer_keys for number, one in layers if one.is_indexer_initialized}
 
     def restore(self, tensors: Mapping[str, Any], tokens: int) -> None:
         """Take `tensors` of a context of `tokens` tokens in place of `prefill`."""
-        from transformers import DynamicCache
-
-        self._cache = DynamicCache()
+        self._cache = _whole_cache()
         self._length = tokens
         device = self._model.device
         for number in range(self.geometry.layer_count):
             keys, values = (tensors[f"{half}{number}"].to(device) for half in "kv")
             self._cache.update(keys, values, number)
+            if f"i{number}" in tensors:
+                self._cache.update_indexer(tensors[f"i{number}"].to(device), number)
         self.last_logits = tensors["logits"].numpy()
 
     def front(self, tokens: int) -> "DenseKv":
         """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's."""
         found = DenseKv(self._model, self.geometry)
         own = self.tensors()
-        kept = {name: one[:, :, :tokens] for name, one in own.items() if name != "logits"}
+        kept = {
+            name: one[:, :tokens] if name[0] == "i" else one[:, :, :tokens]
+            for name, one in own.items()
+            if name != "logits"
+        }
         found.restore({**kept, "logits": own["logits"]}, tokens)
         return found
 

@@ -1,9 +1,9 @@
 """The reference for the tier: the same kernel over the same blocks, all of them in memory.
 
 There is no pool, selection or fetch: a block's place is its ordinal, and every layer reads all
-blocks, or those of its window. Outputs equal the tier's bit for bit when the tier selects every
-block. Where the tier's blocks are quantized, these are what the same code leaves of them, each from
-when it is full.
+blocks, those of its window, or the tokens of the model's own indexer. Outputs equal the tier's bit
+for bit when the tier selects every block, or as that indexer says. Where the tier's blocks are
+quantized, these are what the same code leaves of them, each from when it is full.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from offstage.host.arrays import Arrays
 from offstage.host.attention import kernel
-from offstage.host.decode.attended import readable, slots_of
+from offstage.host.decode.attended import of_tokens, readable, slots_of
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.quantized import BlockQuantizer
 
@@ -52,7 +52,9 @@ class ResidentAttention:
         """One more token; its layers follow."""
         self._tokens += 1
 
-    def attend(self, layer: int, query: Any, entry: Any) -> Any:
+    def attend(
+        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+    ) -> Any:
         """See `LayerAttention`."""
         import torch
 
@@ -63,6 +65,8 @@ class ResidentAttention:
         paged[block, :, :, slot] = self._arrays.from_host(entry.float().cpu().numpy())
         cut = geometry.first_token(layer, self._tokens) % geometry.block_tokens > 0
         read = readable(geometry, layer, self._tokens, alone=cut)
+        if tokens is not None:
+            read = of_tokens(geometry, tokens, np.arange(block + 1, dtype=np.int32))
         first = geometry.first_block(layer, self._tokens)
         given = (first + read.entries)[None].astype(np.int32), read.counts[None]
         queries = self._arrays.from_host(query.float().cpu().numpy()[None])

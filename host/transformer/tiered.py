@@ -7,7 +7,8 @@ pinned, so the pool may be smaller than the selections of all layers. One thread
 
 A prediction for the next layer is used once this layer's demands are in flight, since those have
 priority: as guesses from which the tier stages blocks (`hint`), and in addition as a fetch into the
-HBM pool that this layer's attention and MLP hide (`fetch`).
+HBM pool that this layer's attention and MLP hide (`fetch`). Where later layers read the tokens that
+this layer's indexer selected (IndexShare), nothing is predicted: their guesses are certain.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.decode.layer import Coming, Decoder
-from offstage.host.decode.predicted import Predicted
+from offstage.host.decode.predicted import Predicted, as_guesses
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.host.decode.session import Context, HostSession
 from offstage.host.decode.tail_block import TailBlock, write_tokens
@@ -28,7 +29,7 @@ from offstage.host.selection import ScoreQuantizer
 __all__ = ["Ahead", "TieredAttention"]
 
 Ahead = Literal["none", "hint", "fetch"]
-"""Uses of a prediction for the next layer."""
+"""Uses of a prediction for the next layer, or of a selection that later layers share."""
 
 
 class _Given:
@@ -139,10 +140,32 @@ class TieredAttention:
         if layer == self._geometry.layer_count - 1:
             hint(session.handle, self.predicted.first_guesses(~self._held(0)))
         if self.ahead == "fetch":
-            self._decoder.settle(running, self.record)
-            self._coming = self._decoder.begin_predicted(
-                session, self._token, layer, scores, self.record
-            )
+            self._fetch_ahead(layer, self._decoder.chosen(scores, scores.size), running)
+
+    def _share(self, layer: int, tokens: NDArray[np.int32], running: Coming) -> None:
+        """Use what a layer's indexer selected for the layers that share it, while the fetches of
+        `running` are in flight."""
+        source = self._geometry.selection_source
+        later = range(layer + 1, self._geometry.layer_count)
+        sharing = [one for one in later if source(one) == source(layer)]
+        if self.ahead == "none" or not sharing:
+            return
+        ordinals = np.unique(tokens // self._geometry.block_tokens).astype(np.int32)
+        if layer == source(layer):
+            stored = ordinals[ordinals < self.session.keys.shape[1]]
+            for one in sharing:
+                absent = self._decoder.pool.lookup(self.session.number, one, stored) < 0
+                guesses = as_guesses(one, 0, stored[absent], 1.0)
+                self._decoder.driver.hint(self.session.handle, guesses)
+        if self.ahead == "fetch" and sharing[0] == layer + 1:
+            self._fetch_ahead(layer + 1, ordinals, running)
+
+    def _fetch_ahead(self, layer: int, ordinals: NDArray[np.int32], running: Coming) -> None:
+        """Fetch a layer's blocks into the HBM pool, once `running` has what it demanded."""
+        self._decoder.settle(running, self.record)
+        self._coming = self._decoder.begin_predicted(
+            self.session, self._token, layer, ordinals, self.record
+        )
 
     def _held(self, layer: int) -> NDArray[np.bool_]:
         """Which of the tier's blocks the HBM pool has."""
@@ -154,11 +177,15 @@ class TieredAttention:
         found = self.session.context.selectors[layer].scores(query)
         return found[: self.session.keys.shape[1]]
 
-    def attend(self, layer: int, query: Any, entry: Any) -> Any:
+    def attend(
+        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+    ) -> Any:
         """See `LayerAttention`."""
         import torch
 
         self._queries[layer].query = _floats(query)
+        if tokens is not None:
+            self.session.tokens[layer] = tokens
         if layer == 0:
             self._look_ahead(0, None)
         if self._predicting:  # score the same blocks as the prediction: without the new token
@@ -172,6 +199,8 @@ class TieredAttention:
             self._coming = None
         running = self._decoder.begin([(self.session, self._token)], layer, self.record)
         self._look_ahead(layer + 1, running)
+        if tokens is not None:
+            self._share(layer, tokens, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)
         pool.release(self.session.number, layer)

@@ -17,6 +17,7 @@ from typing import Any
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import decode_json
 from offstage.host.model.config import geometry_of
+from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.capture.rope import Rope
 from offstage.testbeds.models.library import AGAIN, LOCAL, attempt, library
 from offstage.testbeds.models.resolve import resolve
@@ -44,7 +45,7 @@ GROUPED = (
     "gemma3_text",
 )
 """Values of `model_type` in a config.json whose attention can be recorded; each is tested."""
-ARCHITECTURES = (*GROUPED, "gpt_oss", "deepseek_v3")
+ARCHITECTURES = (*GROUPED, "gpt_oss", "deepseek_v3", "deepseek_v32", "glm_moe_dsa")
 """Supported values of `model_type`; each is tested."""
 
 # Rotary types whose frequencies depend on the length of a single input.
@@ -74,6 +75,10 @@ class Shape:
     config_sha256: str
     window_tokens: int | None
     """The shortest window of its layers, in tokens; None without such layers."""
+    top_k: int = 0
+    """Tokens that the indexer of each layer selects in a step at most; 0: it has none."""
+    shares_selections: bool = False
+    """Whether layers read what the indexer of an earlier one selected (IndexShare)."""
     rope: Rope | None = None
     """The scaling of rotary positions that was asked for; None: the config's own."""
 
@@ -130,13 +135,7 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
         if type(count) is not int or count < 1:
             raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
     cache = geometry_of(parsed.to_dict(), folder.name, f"{where}/config.json")
-    for number, layer in enumerate(cache.layers):
-        if layer.form not in ("gqa", "mla", "window"):
-            raise BadInput(
-                f"layer {number} keeps {layer.form}, which does not decode from the tier",
-                f"{where}/config.json",
-                "use a model of full_attention and sliding_attention alone",
-            )
+    _check_layers(cache, where)
     windows = [one.window_tokens for one in cache.layers if one.form == "window"]
     if rope is not None:
         rope.scale(parsed, where)
@@ -150,8 +149,28 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
         window_tokens=min(windows) if windows else None,
+        top_k=cache.layers[0].token_top_k,
+        shares_selections=any(one.selection_layer >= 0 for one in cache.layers),
         rope=rope,
     )
+
+
+def _check_layers(cache: KvGeometry, where: str) -> None:
+    """BadInput for layers that do not decode from the tier. An indexer is in every layer or none,
+    as the classes that have one make it."""
+    for number, layer in enumerate(cache.layers):
+        if layer.form not in ("gqa", "mla", "window"):
+            raise BadInput(
+                f"layer {number} keeps {layer.form}, which does not decode from the tier",
+                f"{where}/config.json",
+                "use a model of full, sliding and indexed attention alone",
+            )
+        if layer.token_top_k != cache.layers[0].token_top_k:
+            raise BadInput(
+                f"of layers 0 and {number} one has an indexer, and the other has none",
+                f"{where}/config.json",
+                "write indexed_attention for every layer in layer_types",
+            )
 
 
 def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:

@@ -12,7 +12,7 @@ from rich.text import Text
 from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
-from offstage.bindings.units import format_count
+from offstage.bindings.units import format_count, format_size
 from offstage.testbeds.cli.common import Dtype, Format, emit
 from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.cli.names import models
@@ -81,7 +81,11 @@ PredictOption = Annotated[
 ]
 AheadOption = Annotated[
     AheadName,
-    typer.Option("--ahead", help="with --predict: send hints to the tier, or also fetch ahead"),
+    typer.Option(
+        "--ahead",
+        help="with --predict, or where layers share a selection: send hints to the tier, or also "
+        "fetch ahead",
+    ),
 ]
 TrafficOption = Annotated[
     float,
@@ -150,13 +154,14 @@ def _tables(summary: "ModelSummary") -> Group:
         f"{model.rope}) on "
         f"{work.text}: {work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
         f"blocks of {work.block_tokens} tokens, {work.kernel} on {work.device}; "
-        f"dense perplexity {summary.dense_perplexity:.3f}"
+        f"{'own' if model.top_k else 'dense'} perplexity {summary.dense_perplexity:.3f}"
     )
     weights = f"weights {model.weights[:16]}: {model.weights_read}"
     told = map(Text, note_lines(summary.noted()))
     parts: list[Any] = [
         head,
         weights,
+        *_indexed(summary),
         *told,
         "",
         *(part for kv in summary.kv for part in _chosen(kv)),
@@ -168,13 +173,24 @@ def _tables(summary: "ModelSummary") -> Group:
     ]
     for one in summary.passes:
         if one.guesses:
-            parts += ["", _guessed(one), "", _curve(one)]
+            parts += ["", _guessed(one), *(["", _curve(one)] if one.curve else [])]
         if one.predicted:
             parts += ["", _predicted(one)]
     if len(summary.passes) == 1:
         parts += ["", _positions(summary.passes[0].positions)]
     parts += [line for one in summary.passes if one.text for line in ("", one.text)]
     return Group(*parts)
+
+
+def _indexed(summary: "ModelSummary") -> list[str]:
+    """What a model with indexers reads, and what stays out of the tier."""
+    if not summary.model.top_k:
+        return []
+    size = format_size(max(one.index_key_bytes for one in summary.passes))
+    return [
+        f"each layer reads at most {summary.model.top_k:,} tokens that an indexer selects; the "
+        f"context's index keys, {size}, stay resident: the tier does not hold them yet"
+    ]
 
 
 def _chosen(kv: "KvStored") -> list[Any]:
@@ -272,7 +288,7 @@ def _predicted(one: "ModelPass") -> Table:
 def _guessed(one: "ModelPass") -> str:
     read = one.guesses_used + one.guesses_late + one.guesses_unused
     return (
-        f"{one.select_blocks} blocks: {one.guesses:,} blocks predicted to the tier, which read "
+        f"{one.select_blocks} blocks: {one.guesses:,} blocks foretold to the tier, which read "
         f"{read:,} of them ahead: {one.guesses_used:,} staged before their demand, "
         f"{one.guesses_late:,} on their way, {one.guesses_unused:,} never demanded"
     )

@@ -40,7 +40,8 @@ CHECKS = (
         "bit_equal",
         ("host run --model",),
         lambda value: value is False,
-        f"every block was selected, and the logits are not bit for bit the model's own {REPORT}",
+        f"all was read that the model reads, and the logits are not bit for bit those from memory "
+        f"{REPORT}",
     ),
     Check(
         "ends_differ",

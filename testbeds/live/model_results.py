@@ -69,8 +69,10 @@ class ModelPass(msgspec.Struct, kw_only=True):
     context_tokens: int
     kv_dtype: str
     selector: str
+    """`indexer`: the model's own."""
     select_blocks: int
-    """The requested number of blocks of a layer, sinks and window included."""
+    """The requested number of blocks of a layer, sinks and window included; with an indexer the
+    most that its tokens can lie in."""
     share_read: float
     """Blocks that attention read over blocks that existed, over all steps and layers."""
     perplexity: float
@@ -80,7 +82,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     kl_max: float
     logit_error_max: float
     bit_equal: bool | None
-    """Equal to the same kernel over the same blocks in memory; None unless all were read."""
+    """Equal to the same kernel over the same blocks in memory; None unless all were read, or those
+    that the model's own indexer selects."""
     demands: int
     bytes_read: int
     """From the drive, on demand and ahead."""
@@ -89,6 +92,9 @@ class ModelPass(msgspec.Struct, kw_only=True):
     stall_ms_p50: float
     stall_ms_p99: float
     token_ms_p50: float
+    index_key_bytes: int
+    """Keys of the model's indexers for the context, which every step reads: resident beside the
+    pool. 0 of a model without one."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
@@ -108,7 +114,7 @@ class ModelPass(msgspec.Struct, kw_only=True):
     guesses_unused: int
     traffic: float | None
     """Reads over those of LRU without prefetch at 2 k, by the host's count of it. None, as `worth`:
-    nothing was guessed."""
+    nothing was guessed by a prediction."""
     worth: float | None
     """The least probability that was worth a read at the end."""
     curve: list[CurveRow]
@@ -127,6 +133,8 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
     dtype: str
     value_type: str
     layers: int
+    top_k: int
+    """Tokens that the indexer of a layer selects in a step at most; 0: it has none."""
     config_sha256: str
     rope: str
     """Scaling of rotary positions beyond the config's; empty: none."""

@@ -153,13 +153,13 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
     class Watched(ResidentAttention):
         step = 0
 
-        def attend(self, layer: int, query: Any, entry: Any) -> Any:
+        def attend(self, layer: int, query: Any, entry: Any, tokens: Any = None) -> Any:
             scores = [one.scores(query.float().cpu().numpy()) for one in pairs[layer]]
             assert (scores[1] >= scores[0] - 1e-5 * np.abs(scores[0]).max()).all()
             for k, shares in chosen.items():
                 exact, coded = (select(one[1:-4], k, 0, 0, one.size - 5) for one in scores)
                 shares[layer, self.step] = np.isin(exact, coded).mean()
-            return super().attend(layer, query, entry)
+            return super().attend(layer, query, entry, tokens)
 
     memory = open_arrays("torch", run.device)
     attention = Watched(

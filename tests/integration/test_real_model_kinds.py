@@ -8,14 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from model_bed import BLOCK_TOKENS, CONTEXT, SMALL_POOL, STEPS, drive, model_of, start, words_of
+from model_bed import (
+    BLOCK_TOKENS,
+    CONTEXT,
+    SMALL_POOL,
+    STEPS,
+    assert_within_1e3,
+    drive,
+    model_of,
+    own_logits,
+    start,
+    words_of,
+)
 from tiny_models import save_text
 
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon import Daemon
-from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
 
 pytest.importorskip("torch", reason="needs the extra capture")
@@ -42,17 +51,6 @@ def tier(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon for three layers whose blocks are 4 KiB, and whose arena holds a third of them."""
     with start(tmp_path, 3, 4096, 512, 30) as one:
         yield one
-
-
-def own_logits(model: Path, text: Path, tokens: int) -> Any:
-    """The library's, of all tokens at once, by its eager attention and without a cache."""
-    import torch
-    import transformers
-
-    ids = text_tokens(load(look(model, accepted=tuple(KINDS))), text)[0][:tokens]
-    whole = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
-    with torch.inference_mode():
-        return whole.eval()(torch.tensor([ids])).logits[0].double().numpy()
 
 
 def written_first(kind: str) -> int:
@@ -85,14 +83,7 @@ def test_with_every_block_selected_it_is_the_model_itself(
         assert one["bit_equal"] is True and one["share_read"] == 1.0
         assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
         assert one["blocks_verified"] == one["demands"] > 0
-        first = one["context_tokens"]
-        here = logits[first : first + STEPS]
-        assert here.argmax(axis=1).tolist() == [row["top1"] for row in one["positions"]]
-        above = np.log(np.exp(here - here.max(axis=1, keepdims=True)).sum(axis=1))
-        following = [row["token"] for row in one["positions"]][1:]
-        said = here.max(axis=1)[:-1] + above[:-1] - here[np.arange(STEPS - 1), following]
-        nll = [row["nll"] for row in one["positions"]][:-1]
-        np.testing.assert_allclose(nll, said, atol=1e-3)
+        assert_within_1e3(one, logits)
     assert [one["positions"] for one in found[0]["passes"]] == [
         one["positions"] for one in found[1]["passes"]
     ], "a session that comes back decodes the same"

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tiny_models import save_model
 
 from offstage.testbeds.beds.daemon import Daemon, serve
+from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
 from offstage.testbeds.cli import run
 
 BLOCK_TOKENS = 16
@@ -74,3 +76,26 @@ def drive(tier: Daemon, model: Path, text: Path, out: Path, *more: str) -> dict[
     assert run(words_of(tier, model, text, "--out", str(out), *sizes, *more)) == 0
     found: dict[str, Any] = json.loads((out / "model.json").read_text())
     return found
+
+
+def own_logits(model: Path, text: Path, tokens: int) -> Any:
+    """The library's, of all tokens at once, by its eager attention and without a cache."""
+    import torch
+    import transformers
+
+    ids = text_tokens(load(look(model, accepted=ARCHITECTURES)), text)[0][:tokens]
+    whole = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    with torch.inference_mode():
+        return whole.eval()(torch.tensor([ids])).logits[0].double().numpy()
+
+
+def assert_within_1e3(one: dict[str, Any], logits: Any) -> None:
+    """A pass has the top tokens of these logits, of all tokens, and within 1e-3 nats their
+    negative log-likelihoods of the tokens that follow."""
+    positions, first = one["positions"], one["context_tokens"]
+    here = logits[first : first + len(positions)]
+    assert here.argmax(axis=1).tolist() == [row["top1"] for row in positions]
+    above = np.log(np.exp(here - here.max(axis=1, keepdims=True)).sum(axis=1))
+    following = [row["token"] for row in positions][1:]
+    said = here.max(axis=1)[:-1] + above[:-1] - here[np.arange(len(following)), following]
+    np.testing.assert_allclose([row["nll"] for row in positions][:-1], said, atol=1e-3)

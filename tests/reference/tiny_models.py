@@ -22,6 +22,27 @@ SMALL = {
     "pad_token_id": 0,
 }
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+LATENT = {
+    **EXPERTS,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 48,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+}
+# Heads enough that no token's scores are all 0, which would leave a selection to chance.
+SPARSE = {
+    **LATENT,
+    "num_hidden_layers": 3,
+    "index_n_heads": 16,
+    "index_head_dim": 24,
+    "index_topk": 512,
+}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": None}),
@@ -36,21 +57,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": 512, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
     ),
     "gpt_oss": ("GptOssConfig", {**EXPERTS, "num_local_experts": 4, "sliding_window": 64}),
-    "deepseek_v3": (
-        "DeepseekV3Config",
-        {
-            **EXPERTS,
-            "n_routed_experts": 4,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-            "num_key_value_heads": 4,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 48,
-            "qk_rope_head_dim": 16,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 12,
-        },
+    "deepseek_v3": ("DeepseekV3Config", LATENT),
+    "deepseek_v32": ("DeepseekV32Config", SPARSE),
+    # Layer 2 reads what the indexer of layer 1 selects.
+    "glm_moe_dsa": (
+        "GlmMoeDsaConfig",
+        {**SPARSE, "indexer_types": ["full", "full", "shared"]},
     ),
     "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),
 }

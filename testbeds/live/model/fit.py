@@ -16,7 +16,8 @@ from offstage.host.model.quantized import BlockQuantizer, uniform
 from offstage.host.model.values import WIDTHS, ValueType
 from offstage.testbeds.capture.model import Loaded, Shape, load
 from offstage.testbeds.live.host_run import serve_with
-from offstage.testbeds.live.model.options import KvType, ModelOptions
+from offstage.testbeds.live.model.options import ALL_BLOCKS, KvType, ModelOptions
+from offstage.testbeds.live.options import SELECT_BLOCKS
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
@@ -24,6 +25,7 @@ __all__ = [
     "Quantizers",
     "bits_of",
     "check_predicts",
+    "check_selects",
     "context_lengths",
     "fitted",
     "load_known",
@@ -173,6 +175,38 @@ def check_predicts(shape: Shape, where: str) -> None:
             where,
             "leave it out, or use a model without sliding_attention",
         )
+    if shape.top_k:
+        raise BadInput(
+            f"layers of {shape.name} select by indexers of its own, which are not predicted",
+            where,
+            "leave it out, or use a model without an indexer",
+        )
+
+
+def check_selects(shape: Shape, options: ModelOptions) -> None:
+    """BadInput for options of a selection that the model's layers do not make."""
+    if options.predict:
+        check_predicts(shape, "--predict")
+    elif options.ahead != "none" and not shape.shares_selections:
+        raise BadInput(
+            f"--ahead {options.ahead} has nothing to act on",
+            "host run",
+            "leave it out: no layers share a selection" if shape.top_k else "add --predict",
+        )
+    if not shape.top_k:
+        return
+    given = {
+        "--select-blocks": options.selections in ((SELECT_BLOCKS,), (ALL_BLOCKS,)),
+        "--selector": options.selectors == ("quest",),
+    }
+    for name, is_default in given.items():
+        if not is_default:
+            raise BadInput(
+                f"layers of {shape.name} read the {shape.top_k:,} tokens that indexers of its own "
+                f"select, whatever {name} says",
+                name,
+                "leave it out; index_topk of its config.json is how many",
+            )
 
 
 def pool_sizes(

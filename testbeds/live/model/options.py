@@ -14,7 +14,7 @@ from offstage.host.gpu import check_device
 from offstage.host.model.quantized import HEAD_TYPES, HeadType
 from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
-from offstage.testbeds.live.options import TimePerToken
+from offstage.testbeds.live.options import SELECT_BLOCKS, TimePerToken
 
 __all__ = ["ALL_BLOCKS", "KvType", "ModelOptions", "parse_lengths", "parse_selections"]
 
@@ -35,7 +35,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: tuple[int, ...] = ()
     """Lengths to decode after, each a front of the longest, which is read once. None: the longest
     context that leaves room for the steps in the text and the model."""
-    selections: tuple[int, ...] = (32,)
+    selections: tuple[int, ...] = (SELECT_BLOCKS,)
     """Blocks a layer reads in a step; one run for each, from the same context."""
     sink_blocks: int = 1
     window_blocks: int = 4
@@ -58,7 +58,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     predict: bool = False
     """Also measure how well the next layer's selection is predicted."""
     ahead: Ahead = "none"
-    """How predicted blocks are used."""
+    """How blocks are used that are predicted, or known of layers that share a selection."""
     traffic: float = 1.3
     """Reads that guesses may bring them to, over those of LRU without prefetch at 2 k."""
     prefill_piece: int = 512
@@ -89,10 +89,6 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "end before it",
                 self.where,
                 "give one length",
-            )
-        if self.ahead != "none" and not self.predict:
-            raise BadInput(
-                f"--ahead {self.ahead} has nothing to act on", "host run", "add --predict"
             )
         if not 0 < self.traffic <= 1000:
             raise BadInput(f"--traffic {self.traffic:g}", self.where, "give 1.3, say, up to 1000")

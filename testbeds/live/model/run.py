@@ -1,10 +1,10 @@
 """A real model decodes a text through the tier, compared with its own dense attention.
 
 The model reads the context once; its blocks are written to the daemon, its KV stays as the
-reference. Then, for each length of the context, each type of KV, each selector and each
-selection, the same tokens are decoded from the same context through the tier, and their logits are
-compared with those of the model's attention. If every block was selected, the same kernel runs
-again over the same blocks in memory, and the two must agree to the bit. Blocks may be quantized.
+reference. Then, for each length of the context, each type of KV, each selector and each selection,
+the same tokens are decoded from the same context through the tier, and their logits are compared
+with those of the model's attention. If every block was selected, or what the model's indexers say,
+the same kernel runs over them in memory, and must agree to the bit. Blocks may be quantized.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
 from offstage.testbeds.live.model.fit import (
     Quantizers,
     bits_of,
-    check_predicts,
+    check_selects,
     context_lengths,
     fitted,
     load_known,
@@ -93,8 +93,7 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     options.check()
     options.arrays()
     shape = look(options.model, parse_rope(options.rope), ARCHITECTURES)
-    if options.predict:
-        check_predicts(shape, "--predict")
+    check_selects(shape, options)
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         loaded, weights = load_known(shape, options, progress)
@@ -190,6 +189,7 @@ class TextRun:
                 dtype=loaded.dtype,
                 value_type=geometry.value_type,
                 layers=shape.layer_count,
+                top_k=shape.top_k,
                 config_sha256=shape.config_sha256,
                 rope=options.rope,
                 weights=self.weights.digest,
@@ -201,7 +201,7 @@ class TextRun:
                 steps=options.steps,
                 block_tokens=geometry.block_tokens,
                 block_bytes=self.control.geometry.payload_size_bytes,
-                selector=", ".join(options.selectors),
+                selector=", ".join(dict.fromkeys(one.selector for one in passes)),
                 kernel=options.kernel,
                 device=options.device,
                 sink_blocks=options.sink_blocks,
@@ -326,7 +326,9 @@ class TextRun:
     def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
         """One selection over the whole text."""
         options, geometry, room = self.options, self.geometry, self.room
-        chosen = min(select_blocks, room)
+        # Tokens that an indexer selects may each lie in a block of their own.
+        top_k = self.loaded.shape.top_k
+        chosen = min(top_k or select_blocks, room)
         before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
         counted = device_counters(self.link)
         pool = self._pool(chosen)
@@ -334,6 +336,7 @@ class TextRun:
         ledger = Ledger.of(self.control.ledger()).since(before)
         counted = counters_since(counted, device_counters(self.link))
         guesses = self._guesses() - guesses_before
+        guessed_at = guesses and options.predict
         guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
         foretold = attention.predicted.foretold
         blocks_read = ledger.bytes_read // self.control.geometry.payload_size_bytes
@@ -349,7 +352,7 @@ class TextRun:
             arm=arm,
             context_tokens=len(self.tokens),
             kv_dtype=kind,
-            selector=self.selector,
+            selector="indexer" if top_k else self.selector,
             select_blocks=chosen,
             share_read=share_read(record, geometry, len(self.tokens)),
             perplexity=perplexity([one.nll for one in positions]),
@@ -358,7 +361,7 @@ class TextRun:
             kl_mean=kl_mean,
             kl_max=max(one.kl for one in positions),
             logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown) if whole else None,
+            bit_equal=self._bit_equal(logits, grown) if whole or top_k else None,
             demands=ledger.demands,
             bytes_read=ledger.bytes_read,
             hit=ledger.ended.hit_rate,
@@ -366,6 +369,7 @@ class TextRun:
             stall_ms_p50=quantile(stall_ms, 0.5),
             stall_ms_p99=quantile(stall_ms, 0.99),
             token_ms_p50=quantile(record.token_ms(), 0.5),
+            index_key_bytes=sum(one.nbytes for one in self.kv.index_keys.values()),
             blocks_verified=record.blocks_verified,
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
@@ -377,9 +381,9 @@ class TextRun:
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
             guesses_unused=guessed["unused"],
-            traffic=float(share(blocks_read, foretold.reference_reads)) if guesses else None,
-            worth=foretold.worth if guesses else None,
-            curve=foretold.curve() if guesses else [],
+            traffic=float(share(blocks_read, foretold.reference_reads)) if guessed_at else None,
+            worth=foretold.worth if guessed_at else None,
+            curve=foretold.curve() if guessed_at else [],
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
             notes=[
                 *warm_start(before),
@@ -451,7 +455,7 @@ class TextRun:
         model, first = self.loaded.model, len(self.tokens)
         token = following[0] if following else self._chosen(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
-        with installed(model, attention, foresight) as decode:
+        with installed(model, attention, foresight, self.kv.index_keys) as decode:
             for step, row in enumerate(found):
                 grown.append(token)
                 attention.begin_token()

@@ -14,11 +14,11 @@ from later_arrays import LaterArrays
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.arrays import Arrays, open_arrays
-from offstage.host.decode.layer import Decoder, merged
+from offstage.host.decode.layer import Decoder
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.record import Token
 from offstage.host.decode.tail_block import TailBlock, write_tokens
-from offstage.host.decode.timeline import Span, Timeline
+from offstage.host.decode.timeline import Span, Timeline, merged
 from offstage.host.gpu import interpreted
 from offstage.host.model.layer_kv import LayerKv
 from offstage.host.model.models import geometry
@@ -64,7 +64,8 @@ def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: 
     tail.begin_token(session)
     query = KV.queries(0, 1).next(0, session.block_count(SHAPE))
     scores = session.context.selectors[1].scores(query)
-    coming = world.decoder.begin_predicted(session, token, 1, scores, world.record)
+    ordinals = world.decoder.chosen(scores, scores.size)
+    coming = world.decoder.begin_predicted(session, token, 1, ordinals, world.record)
     (ahead,) = [ordinals for *_, ordinals in world.fabric.demands]
     assert len(ahead) == SELECT and token.selected == 0
     write_tokens(world.pool, [(session, tail)], 1)
@@ -154,6 +155,41 @@ def test_a_window_is_read_whole_and_nothing_behind_it(kernel: str, window: int) 
         left = world.pool.resident(number, 1)
         assert left.min() == max(0, length + steps - window) // 16
     assert record.attention_checked == 3 * 2 * steps
+    assert record.attention_error_max < (1e-2 if kernel == "triton" else 1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "torch", "triton"])
+def test_what_an_indexer_selected_is_demanded_and_read_and_nothing_else(kernel: str) -> None:
+    """Of a batch with selections of two sizes, the newest token among them: are the demands the
+    blocks of the selected tokens, whatever a query would score, are these tokens alone attended,
+    and does the tier hear which blocks they are in? Every output equals dense attention over
+    them."""
+    if kernel != "numpy":
+        pytest.importorskip("torch", reason="pip install '.[host]'")
+    if kernel == "triton" and not interpreted():
+        pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
+    shape, arrays = geometry("tiny-dsa"), open_arrays("numpy" if kernel == "numpy" else "torch")
+    world = World(FakeFabric(), arrays, sessions=[1, 2], kernel=kernel, shape=shape, room=24)
+    draw, hints = np.random.default_rng(3), {}
+    for session, count in zip(world.sessions, (20, 9), strict=True):
+        older = draw.choice(session.length_tokens, count, replace=False)
+        own = np.sort(np.append(older, session.length_tokens)).astype(np.int32)
+        session.tokens = {layer: own for layer in range(shape.layer_count)}
+    world.decoder.observe = lambda session, layer, _, hint: hints.update({session.number: hint})
+    record = world.run(2)
+    rows = [session.tokens[0] for session in world.sessions]
+    assert world.attended == 2 * shape.layer_count * sum(map(len, rows))
+    for session, own, slots in zip(world.sessions, rows, world.slots, strict=True):
+        assert (slots[: own.size] == own % 16).all()
+        stored = np.bincount(own // 16)[:-1]  # without the tail block
+        found = [one for number, *_, one in world.fabric.demands if number == session.number]
+        assert found[: shape.layer_count] == [np.flatnonzero(stored).tolist()] * shape.layer_count
+        assert found[shape.layer_count :] == [[]] * shape.layer_count, "the pool has them now"
+        hint = hints[session.number]
+        assert hint.size == stored.size
+        assert (hint[stored > 0] > hint[stored == 0].max()).all()
+        assert (hint[stored > 1] > hint[stored == 1].max()).all()
+    assert record.attention_checked == 2 * 2 * shape.layer_count
     assert record.attention_error_max < (1e-2 if kernel == "triton" else 1e-4)
 
 

@@ -96,6 +96,12 @@ class FirmwareDevice:
         check_rc(rc, "recovering a tenant's blocks", "[[tenant]]")
         return int(tenant[0])
 
+    def values_unnamed(self) -> int:
+        """Values that the store had and no key of: no list has them."""
+        count: Any = ffi.new("uint32_t *")
+        check_rc(lib.ofs_device_value_unnamed(self._device, count), "counting values")
+        return int(count[0])
+
     def tenant_share(
         self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
     ) -> None:

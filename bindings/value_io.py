@@ -27,18 +27,20 @@ U8 = NDArray[np.uint8]
 class ValueTask:
     """One operation on one value. Its memory may not change or go from submit until its end.
 
-    `verb`: `exist`, `retrieve`, `store` or `delete`. `key` is the name in the tenant, 16 bytes
-    (`bindings.keys.value_key`). `memory`: contiguous bytes, which a store sends and a retrieve
-    fills. `keep`, `over`: a store only where the key has no value, or only where it has one;
-    `durable`: it ends when the value is on the drive, also where the daemon writes back.
+    `verb`: `exist`, `retrieve`, `store`, `delete` or `list`. `key` is the name in the tenant, 16
+    bytes (`bindings.keys.value_key`). `memory`: contiguous bytes, which a store sends and a
+    retrieve fills. `name`: of a store, the key in its volume, which a list tells; of a list, the
+    volume. `list` fills its memory with keys as value_io.h says, from that of `key` on, or from the
+    `first` of the volume. `keep`, `over`: a store only where the key has no value, or only where it
+    has one; `durable`: it ends when the value is on the drive, also where the daemon writes back.
     `length`: of an `exist` or hold, the length that the value must have, or -EMSGSIZE; of a
     retrieve that is its memory's, unless `whole` is False. `hold_s` above 0, of a retrieve without
     memory: the value is held for so long, and with `chance` (0 to 1) announced to the prefetch as
     read in `due_s`. `parts`: `landed` grows before the end. `filled` (of a store): so many bytes
     may be sent at first; -1: all, and it is committed. `timeout_s`: then -ETIMEDOUT; 0: none.
 
-    At its end: `rc` 0 or -errno, `value_length` in bytes, `ends` pieces by
-    `bindings.layouts.ENDS`.
+    At its end: `rc` 0 or -errno, `value_length` in bytes (of a list the number of keys), `ends`
+    pieces by `bindings.layouts.ENDS`.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class ValueTask:
         key: bytes,
         memory: U8 | None = None,
         *,
+        name: bytes = b"",
+        first: bool = False,
         length: int = -1,
         whole: bool = True,
         keep: bool = False,
@@ -64,7 +68,7 @@ class ValueTask:
         c: Any = self.c
         c.verb, c.timeout_ns = VERBS[verb], int(timeout_s * 1e9)
         ffi.memmove(ffi.addressof(c, "key"), key, 16)
-        whole = whole and (memory is not None or length >= 0)
+        whole = whole and verb != "list" and (memory is not None or length >= 0)
         c.flags = (
             keep * lib.OFS_TASK_KEEP
             | over * lib.OFS_TASK_OVER
@@ -72,7 +76,10 @@ class ValueTask:
             | whole * lib.OFS_TASK_WHOLE
             | parts * lib.OFS_TASK_PARTS
             | (hold_s > 0) * lib.OFS_TASK_HOLD
+            | first * lib.OFS_TASK_FIRST
         )
+        c.name_bytes = len(name)
+        ffi.memmove(ffi.addressof(c, "name"), name, len(name))
         if memory is not None:
             iovec: Any = ffi.new("struct iovec *")
             iovec.iov_base = ffi.cast("void *", memory.ctypes.data)

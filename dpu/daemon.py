@@ -244,6 +244,8 @@ class Daemon:
                 )
             )
             give(self.device, tenants[-1], tenant)
+        if (unnamed := self.device.values_unnamed()) > 0:  # a list leaves them out
+            self.log.info("values_unnamed", count=unnamed)
         return tenants
 
     def ready(self) -> dict[str, str | int]:

@@ -10,7 +10,8 @@ that cannot be; `StoreFull`; `RunFailed` where the daemon does not answer or a p
 """
 
 import errno
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ KEY_BYTES_MAX = VOLUME_BYTES = 16
 ABSENT = -1
 PATIENCE_S = 10.0
 SESSIONS_MAX = 4  # one value moves at a time
+LIST_BYTES = 16384
+ENTRY_BYTES_MAX = 20
 
 
 class Values:
@@ -49,7 +52,7 @@ class Values:
         if it has one; False: so nothing was stored."""
         data = np.frombuffer(value, np.uint8)
         flags = {"keep": keep, "over": over, "durable": self._durable}
-        (task,) = self._done([ValueTask("store", self.name(key), data, **flags)])
+        (task,) = self._done([ValueTask("store", self.name(key), data, name=key, **flags)])
         if _unwanted(task.rc, keep, over):
             return False
         _refuse(task.rc, f"a value of {data.size:,} bytes")
@@ -85,6 +88,25 @@ class Values:
             for task in self._done([ValueTask("delete", self.name(key)) for key in keys])
         ]
 
+    def keys(self, start: bytes = b"") -> Iterator[bytes]:
+        """The volume's keys, from `start` on or where that would stand; empty: all. Each that is
+        there all the while comes once, in the daemon's own order. Values that were stored before
+        daemons kept keys are left out."""
+        memory = np.zeros(LIST_BYTES, np.uint8)
+        last = start
+        while True:
+            name = self.name(last) if last else bytes(KEY_BYTES_MAX)
+            (task,) = self._done(
+                [ValueTask("list", name, memory, name=self._volume, first=not last)]
+            )
+            _refuse(task.rc, "a list")
+            listed = listed_keys(memory.tobytes())
+            fresh = listed[1:] if last != start and listed[:1] == [last] else listed
+            yield from fresh
+            if not fresh or task.landed + ENTRY_BYTES_MAX <= LIST_BYTES:
+                return
+            last = fresh[-1]
+
     def name(self, key: bytes) -> bytes:
         """The 16 bytes that name the value in the tenant."""
         if not 0 < len(key) <= KEY_BYTES_MAX:
@@ -105,6 +127,17 @@ class Values:
         while self._io.count:
             self._io.run(PATIENCE_S)
         return tasks
+
+
+def listed_keys(data: bytes) -> list[bytes]:
+    """The keys of a list as NVMe's Key Value commands lay it out."""
+    (count,) = struct.unpack_from("<I", data)
+    keys, at = list[bytes](), 4
+    for _ in range(count):
+        (size,) = struct.unpack_from("<H", data, at)
+        keys.append(data[at + 2 : at + 2 + size])
+        at += (2 + size + 3) // 4 * 4
+    return keys
 
 
 def _is_there(task: ValueTask) -> bool:

@@ -161,7 +161,7 @@ def logs_log(pages: tuple[int, ...]) -> bytes:
 def effects_log(kv: bool) -> bytes:
     """Log page 05h: commands of the admin queue, and, of this command set, those on values."""
     admin = (0x02, 0x06, 0x08, 0x09, 0x0A, 0x0C, 0x18)
-    io = {0x01: 3, 0x02: 1, 0x10: 3, 0x14: 1} if kv else {}
+    io = {0x01: 3, 0x02: 1, 0x06: 1, 0x10: 3, 0x14: 1} if kv else {}
     return _page(
         PAGE_BYTES,
         *((4 * one, _u32(1)) for one in admin),

@@ -61,7 +61,7 @@ class FabricRelease(Message, kw_only=True):
 
 
 class FabricValues(Message, kw_only=True):
-    """A command on values: `asks` is `struct ofs_value_ask` [n], of 32 bytes each; `verb` says what
+    """A command on values: `asks` is `struct ofs_value_ask` [n], of 48 bytes each; `verb` says what
     to do with each (region.h). At most `Attached.demand_max` of them."""
 
     verb: Count

@@ -32,9 +32,11 @@ __all__ = ["MessageValues"]
 BUSY_S = COMMIT_S = 0.001  # until the next try for a session, or to commit
 PAUSE_S = 0.001, 0.02  # before a value that comes back is looked at again: at first, and at most
 STEP_S = 0.001  # unit of a guess's deadline
-TASK_HOLD, TASK_PARTS, TASK_WHOLE = map(
-    constant, ("OFS_TASK_HOLD", "OFS_TASK_PARTS", "OFS_TASK_WHOLE")
+TASK_FIRST, TASK_HOLD, TASK_PARTS, TASK_WHOLE, LIST_HEAD_BYTES = map(
+    constant,
+    ("OFS_TASK_FIRST", "OFS_TASK_HOLD", "OFS_TASK_PARTS", "OFS_TASK_WHOLE", "OFS_LIST_HEAD_BYTES"),
 )
+LIST_ASKS = 64
 STORE_FLAGS = {
     constant(f"OFS_TASK_{one}"): constant(f"OFS_VALUE_{one}") for one in ("KEEP", "OVER", "DURABLE")
 }
@@ -47,7 +49,7 @@ class _Ask:
 
     verb: int
     row: tuple[Any, ...]  # VALUE_ASK
-    told: Any = None  # VALUE_TOLD
+    told: Any = None  # VALUE_TOLD; of a list, all of its command
     orphan: bool = False  # nobody waits for it
 
 
@@ -93,7 +95,7 @@ class MessageValues(ValueIO):
         now_s = time.monotonic()
         for task in tasks:
             c = task.c
-            moves = task.verb in ("store", "retrieve") and not c.flags & TASK_HOLD
+            moves = task.verb in ("store", "retrieve", "list") and not c.flags & TASK_HOLD
             if moves and task.memory is None:
                 raise BadInput(f"a task to {task.verb} without memory", "values", "give it some")
             c.rc = c.value_length = c.landed = c.dropped = 0
@@ -244,10 +246,15 @@ class MessageValues(ValueIO):
         asked, self._asked = self._asked, []
         for verb in sorted({one.verb for one in asked}):
             some = [one for one in asked if one.verb == verb]
-            for first in range(0, len(some), self._fabric.demand_max):
-                asks = some[first : first + self._fabric.demand_max]
+            step = 1 if verb == VERBS["list"] else self._fabric.demand_max
+            for first in range(0, len(some), step):
+                asks = some[first : first + step]
                 rows = np.array([one.row for one in asks], VALUE_ASK)
-                told = np.zeros(len(asks), VALUE_TOLD)
+                if verb == VERBS["list"]:
+                    rows = np.pad(
+                        rows, (0, max(2, min(LIST_ASKS, self._fabric.demand_max // 2)) - 1)
+                    )
+                told = np.zeros(len(rows), VALUE_TOLD)
                 timeout_ns = int(self._timeout_s * 1e9)
                 try:
                     call = self._fabric.ask_begin(verb, rows, told, timeout_ns)
@@ -263,7 +270,8 @@ class MessageValues(ValueIO):
         for batch in [one for one in self._batches if one.call.ended]:
             self._batches.remove(batch)
             self._fabric.ask_end(batch.call)
-            for ask, told in zip(batch.asks, batch.told, strict=True):
+            lists = batch.asks[0].verb == VERBS["list"]
+            for ask, told in zip(batch.asks, [batch.told] if lists else batch.told, strict=True):
                 ask.told = told
                 opened = ask.verb in OPENING
                 self._used -= ask.verb == VERBS["end"] or (opened and told["rc"] != 0)
@@ -273,7 +281,11 @@ class MessageValues(ValueIO):
     def _ask(self, run: _Run, verb: str, session: int = 0) -> Generator[Wait, None, Any]:
         """The answer of one command for this task."""
         c = run.task.c
-        row = ((c.key.lo, c.key.hi), c.length, session, _flags(run.task))
+        length = c.home if verb == "list" else c.length
+        name_bytes = c.name_bytes if verb == "store" else 0
+        name = c.name.lo, c.name.hi
+        key = c.key.lo, c.key.hi
+        row = (key, length, session, _flags(run.task), name_bytes, name)
         run.ask = ask = _Ask(VERBS[verb], row)
         self._asked.append(ask)
         yield Wait(lambda: ask.told is not None)
@@ -281,7 +293,7 @@ class MessageValues(ValueIO):
         return ask.told
 
     def _over(self, session: int) -> None:
-        self._asked.append(_Ask(VERBS["end"], ((0, 0), 0, session, 0)))
+        self._asked.append(_Ask(VERBS["end"], ((0, 0), 0, session, 0, 0, (0, 0))))
 
     def _let_go(self, number: tuple[int, bytes]) -> None:
         self._over(self._holds.pop(number)[0])
@@ -298,6 +310,8 @@ class MessageValues(ValueIO):
 
     def _work(self, run: _Run) -> Work:
         task, pause_s = run.task, PAUSE_S[0]
+        if task.verb == "list":
+            return (yield from self._list(run))
         while True:
             if task.verb in ("store", "retrieve"):
                 rc = yield from self._with_session(run)
@@ -312,6 +326,34 @@ class MessageValues(ValueIO):
                 return rc
             yield pause(pause_s)  # it is being brought back, or its delete has yet to be noted
             pause_s = min(2 * pause_s, PAUSE_S[1])
+
+    def _list(self, run: _Run) -> Work:
+        """As `ofs_task_listed` does it."""
+        c, memory = run.task.c, run.task.memory
+        assert memory is not None
+        c.home, c.landed = int(bool(c.flags & TASK_FIRST)), LIST_HEAD_BYTES
+        while True:
+            told = yield from self._ask(run, "list")
+            last = next(i for i, one in enumerate(told) if one["rc"] != 0)
+            for one in told[:last]:
+                size = int(one["session"])
+                key = one["chunk"].tobytes()[:size]
+                entry = size.to_bytes(2, "little") + key + bytes(-(2 + size) % 4)
+                if c.landed + len(entry) > memory.nbytes:
+                    last = -1
+                    break
+                memory[c.landed : c.landed + len(entry)] = np.frombuffer(entry, np.uint8)
+                c.landed += len(entry)
+                c.value_length += 1
+            rc = int(told[last]["rc"]) if last >= 0 else -errno.ENOENT
+            if rc == -errno.ENOENT:
+                count = int(c.value_length).to_bytes(LIST_HEAD_BYTES, "little")
+                memory[:LIST_HEAD_BYTES] = np.frombuffer(count, np.uint8)
+                return 0
+            if rc != -errno.EAGAIN:
+                return rc
+            c.home, chunk = int(told[last]["length"]), told[last]["chunk"]
+            c.key.lo, c.key.hi = int(chunk["lo"]), int(chunk["hi"])
 
     def _sized(self, task: ValueTask, length: int) -> int:
         task.c.value_length = length

@@ -249,6 +249,9 @@ def test_values_are_staged_ahead(tmp_path: Path, library: tuple[Any, Any]) -> No
         assert staged[asked[0]] == staged[asked[1]] == (LARGEST // PAYLOAD, 0)
         assert staged[b"\x05"][1] > 0
         assert client.value(asked[2], LARGEST) == b"new"
+        there = client.listed()
+        assert sorted(there) == sorted(data)
+        assert client.listed(there[7]) == there[7:] and client.listed(there[7], 12) == there[7:9]
         many = client.prefetch([bytes([number]) for number in range(40)])
         assert many.count("DOCA_ERROR_FULL") > 0  # of the daemon's 16 sessions
         client.close()

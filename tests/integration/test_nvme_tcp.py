@@ -19,6 +19,8 @@ from nvme_initiator import Connection, Ended, delete, exist, kv, retrieve, store
 
 import offstage
 from offstage.dpu import protocol as p
+from offstage.host.endpoint import Endpoint
+from offstage.host.values import Values
 
 MAX = 1 << 20  # limits.context_tokens of the bed, in blocks
 OK, NO_KEY, KEY_SIZE, VALUE_SIZE, EXISTS = 0, 0x87, 0x86, 0x85, 0x89
@@ -72,7 +74,7 @@ def test_a_namespace_is_a_volume_of_the_tenant(bed: Bed) -> None:
         assert about[768:1024].rstrip(b"\0").decode() == bed.names["red"]
         effects = red.admin.log(0x05, 4096, command_set=1).data
         said = [number for number in range(256) if effects[1024 + 4 * number] & 1]
-        assert said == [0x01, 0x02, 0x10, 0x14]
+        assert said == [0x01, 0x02, 0x06, 0x10, 0x14]
 
 
 def test_one_who_does_not_prove_himself_is_served_nothing(bed: Bed) -> None:
@@ -145,6 +147,50 @@ def test_values_are_what_a_dict_holds(bed: Bed, digests: bool) -> None:
             assert delete(queue, key) == OK
 
 
+def test_a_list_is_what_a_dict_holds(tmp_path: Path) -> None:
+    """Does List walk just the keys of its namespace, page by page, from any start, and after the
+    daemon was killed; and does every other way to the daemon see the same keys?"""
+    rng = random.Random(30)
+    held: dict[tuple[int, bytes], None] = {}
+    with started(tmp_path) as bed:
+        with bed.host("blue") as host:
+            queue = host.queue()
+            for _ in range(300):
+                nsid, size = rng.choice((1, 2)), rng.randint(1, 16)
+                key = bytes(rng.choice(b"\0ab") for _ in range(size))
+                fields = {**kv(4 if rng.random() < 0.7 else 0, key), "nsid": nsid}
+                if fields["low"][:1] == b"\4":  # type: ignore[index]
+                    assert queue.call(nvme.STORE, b"data", **fields).status == OK
+                    held[nsid, key] = None
+                else:
+                    status = queue.call(nvme.DELETE, **fields).status
+                    assert status == (OK if (nsid, key) in held else NO_KEY)
+                    held.pop((nsid, key), None)
+            own = sorted(key for nsid, key in held if nsid == 1)
+            assert len(own) > 50
+            for room in (44, 100, 4096, 1 << 17):  # at least two keys
+                assert sorted(nvme.list_all(queue, room)) == own
+            order = nvme.list_all(queue)
+            assert nvme.listed(queue, order[20]) == order[20:]
+            assert delete(queue, order[20]) == OK
+            assert nvme.listed(queue, order[20]) == order[21:]
+            assert store(queue, order[20], b"data") == OK
+            assert nvme.listed(queue, room=4) == []
+        with bed.host("red") as host:
+            assert nvme.list_all(host.queue()) == []
+        for fabric in ("shm", "zmq"):
+            control, opened = Endpoint(
+                bed.tier.endpoint, "blue", fabric, runtime_dir=bed.tier.runtime_dir, timeout_s=30.0
+            ).connect()
+            assert list(Values(opened, bytes.fromhex(OTHER_VOLUME)).keys()) == order
+            opened.close()
+            control.close()
+    with started(tmp_path) as bed:  # it was killed
+        with bed.host("blue") as host:
+            assert nvme.list_all(host.queue()) == order
+        assert not events(bed.tier, "values_unnamed")
+
+
 def test_a_short_buffer_gets_what_it_holds_and_the_whole_length(bed: Bed) -> None:
     """So that a host that did not know can ask again."""
     with bed.host() as host:
@@ -173,7 +219,9 @@ def test_what_is_no_key_or_value_is_refused(bed: Bed) -> None:
         assert store(queue, b"k", b"") == VALUE_SIZE
         assert queue.call(nvme.STORE, bytes(MAX + 1), **kv(MAX + 1, b"k")).status == VALUE_SIZE
         assert queue.call(nvme.STORE, b"four", **kv(5, b"k")).status == SGL_LENGTH
-        assert queue.call(nvme.LIST, room=64, **kv(64, b"k")).status == OPCODE
+        assert queue.call(nvme.LIST, room=64, **kv(64, b"k" * 17)).status == KEY_SIZE
+        assert queue.call(nvme.LIST, room=3, **kv(3, b"k")).status == FIELD
+        assert queue.call(nvme.LIST, room=64, **kv(128, b"k")).status == SGL_LENGTH
         fields = kv(1, b"k") | {"nsid": 2}
         assert queue.call(nvme.EXIST, **fields).status == NAMESPACE
         assert exist(queue, b"k") == NO_KEY

@@ -143,6 +143,18 @@ class Client:
         self._check(self.lib.offstage_kv_io_prefetch(self.io, asks, len(keys)))
         return [self._name(ask.result) for ask in asks]
 
+    def listed(self, start: bytes = b"", room: int = 4096) -> list[bytes]:
+        """The keys of the volume from `start` on, of those that fit in `room` bytes."""
+        memory, count = bytearray(room), self.ffi.new("uint32_t *")
+        data = self.ffi.from_buffer(memory, require_writable=True)
+        self._check(self.lib.offstage_kv_io_list(self.io, start, len(start), data, room, count))
+        keys, at = [], 4
+        for _ in range(count[0]):
+            size = int.from_bytes(memory[at : at + 2], "little")
+            keys.append(bytes(memory[at + 2 : at + 2 + size]))
+            at += (2 + size + 3) // 4 * 4
+        return keys
+
     def blocks(self, number: int) -> tuple[int, int]:
         """Of a retrieve: the blocks that were staged, and those that it waited for."""
         return self._blocks[number]

@@ -357,6 +357,34 @@ def exist(queue: Connection, key: bytes) -> int:
     return queue.call(EXIST, **kv(0, key)).status
 
 
+def listed(queue: Connection, start: bytes = b"", room: int = 4096) -> list[bytes]:
+    """The keys of one List from `start` on, of those that fit in `room` bytes."""
+    answer = queue.call(LIST, room=room, **kv(room, start))
+    assert answer.status == 0 and len(answer.data) <= room, answer
+    (count,) = struct.unpack_from("<I", answer.data)
+    keys, at = [], 4
+    for _ in range(count):
+        (size,) = struct.unpack_from("<H", answer.data, at)
+        assert 0 < size <= 16
+        keys.append(answer.data[at + 2 : at + 2 + size])
+        at += (2 + size + 3) // 4 * 4
+    assert at == len(answer.data)
+    return keys
+
+
+def list_all(queue: Connection, room: int = 4096) -> list[bytes]:
+    """All keys, list by list."""
+    keys = listed(queue, room=room)
+    while keys:
+        more = listed(queue, keys[-1], room)
+        if more[:1] == keys[-1:]:
+            more = more[1:]
+        if not more:
+            break
+        keys += more
+    return keys
+
+
 def delete(queue: Connection, key: bytes) -> int:
     """Its status."""
     return queue.call(DELETE, **kv(0, key)).status

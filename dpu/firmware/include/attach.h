@@ -18,7 +18,7 @@
 
 /* cdef: order 5 */
 /* cdef: begin */
-#define OFS_BLOB_VERSION 2           /* 2: shm says how much slower time goes */
+#define OFS_BLOB_VERSION 3           /* 3: a value that is stored has a name */
 #define OFS_BLOB_SIZE_BYTES_MAX 8192 /* the addresses of an agent with many network devices */
 #define OFS_ATTACH_FDS_MAX 4
 #define OFS_FABRIC_NAME_SIZE_BYTES 16

@@ -444,6 +444,8 @@ int ofs_device_value_end(struct ofs_device *device, uint32_t count,
 int ofs_device_value_listed(struct ofs_device *device, uint32_t listed);
 /* How many values notes wait for. */
 int ofs_device_value_waiting(struct ofs_device *device, uint32_t *count);
+/* Values that the store had at open and no name of: a LIST leaves them out. */
+int ofs_device_value_unnamed(struct ofs_device *device, uint32_t *count);
 /* Times of the stages since the last reset: [OFS_STAGE_COUNT]; the host's stages are empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,

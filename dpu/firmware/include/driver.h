@@ -156,11 +156,6 @@ uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
  */
 int ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
 	uint32_t count);
-/*
- * The key, in the tenant, of the value that a volume has under a key of 1 to 16 bytes: SipHash of
- * its length and bytes under the volume's 16 bytes. Two collide with p = 2^-128.
- */
-void ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct ofs_key *out);
 /* Releases the session's pins now, not at its next step. */
 int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);

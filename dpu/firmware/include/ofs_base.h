@@ -97,6 +97,11 @@ enum ofs_stage {
 uint32_t ofs_version(void);
 /* SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012) of `size` bytes under `secret`. */
 void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);
+/*
+ * The key, in the tenant, of the value that a volume has under a key of 1 to 16 bytes: SipHash of
+ * its length and bytes under the volume's 16 bytes. Two collide with p = 2^-128.
+ */
+void ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct ofs_key *out);
 /* XXH3-64 of `size` bytes: the checksum of every block, in memory and on NVMe. */
 uint64_t ofs_checksum(const void *data, size_t size);
 /* Key of one block: its chunk's key with the layer folded in. Two collide with p = 2^-127. */

@@ -130,7 +130,8 @@ enum ofs_value_verb {
 	OFS_VALUE_STORE = 3,    /* of `length` bytes; told: session and chunk */
 	OFS_VALUE_COMMIT = 4,   /* `session` of a STORE, all of whose pieces are acknowledged */
 	OFS_VALUE_END = 5,      /* `session`; of a STORE: drops what it wrote */
-	OFS_VALUE_DELETE = 6
+	OFS_VALUE_DELETE = 6,
+	OFS_VALUE_LIST = 7 /* keys of a volume, from where the first ask says: see ofs_value_told */
 };
 
 /* Of a STORE; both are looked at again at its COMMIT. */
@@ -139,11 +140,15 @@ enum ofs_value_verb {
 /* Its COMMIT is -EAGAIN until every piece is on the drive, also where the daemon writes back. */
 #define OFS_VALUE_DURABLE 0x4
 
+#define OFS_VALUE_NAME_BYTES_MAX 16
+
 struct ofs_value_ask {
 	struct ofs_key key;
 	uint64_t length;
 	uint32_t session;
-	uint32_t flags;
+	uint16_t flags;
+	uint16_t name_bytes; /* STORE: of the volume's key, which `key` is the hash of; 0: unknown */
+	struct ofs_key name; /* STORE: the volume's key. LIST: the volume */
 };
 
 /* -ENOENT absent, -ENOSPC no room, -EBUSY no session is free, -EMSGSIZE too long, -EPERM not a
@@ -156,6 +161,14 @@ struct ofs_value_told {
 	 * with ofs_block_key. */
 	struct ofs_key chunk;
 };
+/*
+ * A LIST of n asks returns up to n - 1 keys, in an order that storing and deleting others does not
+ * change: from `key` on where the first ask's `length` is 0, from the first one on where it is 1.
+ * Each key is a told: rc 0, `session` its bytes, `chunk` the key, `length` of its value. Behind
+ * them stands one more: -ENOENT, there are no others; or -EAGAIN, and its `length` and `chunk` are
+ * the `length` and `key` of the ask that goes on. Values that were stored without a name are left
+ * out.
+ */
 
 /*
  * 64 bytes. Payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded to
@@ -246,7 +259,7 @@ _Static_assert(sizeof(struct ofs_directory_entry) == 32, "two entries a line");
 _Static_assert(sizeof(struct ofs_sqe) == 64, "one line");
 _Static_assert(sizeof(struct ofs_cqe) == 32, "two a line");
 _Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
-_Static_assert(sizeof(struct ofs_value_ask) == 32, "part of the memory map");
+_Static_assert(sizeof(struct ofs_value_ask) == 48, "part of the memory map");
 _Static_assert(sizeof(struct ofs_value_told) == 2 * sizeof(struct ofs_result),
 	"answers stand where results do");
 _Static_assert(sizeof(struct ofs_guess) == 16, "and as many of them fit where results do");

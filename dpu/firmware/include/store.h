@@ -166,6 +166,8 @@ int ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key,
 struct ofs_store_value {
 	struct ofs_key key;
 	struct ofs_key store_key; /* of its chunk */
+	struct ofs_key name;
+	uint32_t name_bytes; /* 0: no name */
 	uint64_t length;
 	uint64_t generation;
 };

@@ -12,6 +12,10 @@
  * is *held* has a session too, so that its blocks stay, and can be announced to the prefetch. The
  * oldest holds end where other tasks need their sessions.
  *
+ * A list has the keys of a volume, as many as fit, as NVMe's Key Value commands lay them out: their
+ * number (u32), and of each its length (u16) and bytes, zeros behind it up to a multiple of 4. It
+ * begins with the key asked for, or where that would stand, in an order of the daemon's own.
+ *
  * A daemon with an archive answers -EAGAIN of a value that is being brought back, and of a delete
  * that it has yet to note: the task is asked again after a pause, which grows, until its deadline
  * or until the daemon says otherwise.
@@ -42,6 +46,9 @@ struct iovec {
 #define OFS_TASK_HOLD 0x10 /* RETRIEVE: reads nothing, holds the value; -EBUSY: no session */
 #define OFS_TASK_ONCE 0x20 /* HOLD: not longer than until a retrieve of the key has ended */
 #define OFS_TASK_DURABLE 0x40 /* STORE: OFS_VALUE_DURABLE */
+#define OFS_TASK_FIRST 0x80   /* LIST: from the first key on, whatever `key` is */
+
+#define OFS_LIST_HEAD_BYTES 4
 
 enum ofs_task_state {
 	OFS_TASK_IDLE = 0,      /* the caller's */
@@ -53,11 +60,13 @@ enum ofs_task_state {
 
 struct ofs_value_task {
 	struct ofs_key key;         /* in the tenant; see ofs_value_key */
-	uint32_t verb;              /* enum ofs_value_verb: EXIST, RETRIEVE, STORE or DELETE */
+	uint32_t verb;              /* enum ofs_value_verb: EXIST, RETRIEVE, STORE, DELETE or LIST */
 	uint32_t flags;             /* OFS_TASK_* */
 	uint64_t length;            /* of the value to store, or of the memory to read into */
 	const struct iovec *iovecs; /* the memory: at least `length` bytes */
 	uint32_t iovec_count;
+	uint32_t name_bytes;  /* STORE: of the name; 0: it has none, and no LIST tells it */
+	struct ofs_key name;  /* STORE: the key in its volume. LIST: the volume */
 	uint32_t committed;   /* STORE, of which all is filled: it may be committed */
 	uint64_t filled;      /* STORE: the bytes before this may be sent; grows by ofs_value_io_fill */
 	uint64_t timeout_ns;  /* from the submission on, then -ETIMEDOUT; 0: none. Not of a STORE */
@@ -67,8 +76,8 @@ struct ofs_value_task {
 	void *user;           /* whatever it is to the caller */
 	/* out */
 	int32_t rc;                   /* 0 or -errno */
-	uint64_t value_length;        /* of the value that is there; 0: none */
-	uint64_t landed;              /* RETRIEVE: the bytes before this have come */
+	uint64_t value_length;        /* of the value that is there; 0: none. LIST: keys listed */
+	uint64_t landed;              /* RETRIEVE: the bytes before this have come. LIST: its bytes */
 	uint32_t ends[OFS_END_COUNT]; /* RETRIEVE: its pieces, by how they ended */
 	/* the io's */
 	uint32_t state;
@@ -82,6 +91,7 @@ struct ofs_value_task {
 	uint64_t patience_ns; /* when waiting for a session, or for a commit, ends */
 	uint64_t pause_ns;    /* since the daemon said "not yet"; 0: it did not */
 	uint64_t again_ns;    /* when it is asked again */
+	uint64_t home;        /* LIST: `length` of its next ask, of which `key` is the key */
 	struct ofs_value_task *next;
 };
 
@@ -96,7 +106,8 @@ int ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint
 	uint64_t timeout_ns);
 /* Nothing of a task is used after it; sessions end with the port. */
 void ofs_value_io_close(struct ofs_value_io *io);
-/* Takes over a task. -EINVAL: a verb that no task has, or no memory for its length. */
+/* Takes over a task. -EINVAL: a verb that no task has, or no memory for its length; a LIST needs
+ * OFS_LIST_HEAD_BYTES. */
 int ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task);
 /* More of a store's memory is filled, or (`committed`) all that there will be. */
 void ofs_value_io_fill(struct ofs_value_io *io, struct ofs_value_task *task, uint64_t filled,

@@ -106,3 +106,14 @@ ofs_fold_key(const struct ofs_key *first, uint32_t number, struct ofs_key *out)
 	if (number > 0)
 		ofs_block_key(first, UINT16_MAX + number, out); /* no layer has such a number */
 }
+
+void
+ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct ofs_key *out)
+{
+	uint8_t named[1 + sizeof(struct ofs_key)] = {(uint8_t)length};
+	struct ofs_key secret;
+
+	memcpy(&secret, volume, sizeof(secret));
+	memcpy(named + 1, key, length < sizeof(*out) ? length : sizeof(*out));
+	ofs_siphash(&secret, named, sizeof(named), out);
+}

@@ -27,7 +27,7 @@ open_port(const struct ofs_port_config *config)
 	return port;
 }
 
-static uint64_t inputs, taken[OFS_OP_VALUES + 1], verbs[OFS_VALUE_DELETE + 1];
+static uint64_t inputs, taken[OFS_OP_VALUES + 1], verbs[OFS_VALUE_LIST + 1];
 
 /*
  * A ring that takes nothing finds nothing: a long run must have seen each command. The seeds alone
@@ -38,7 +38,7 @@ check_reached(void)
 {
 	for (int op = 0; op <= OFS_OP_VALUES && inputs > 10000; op++)
 		assert(taken[op] > 0);
-	for (int verb = OFS_VALUE_EXIST; verb <= OFS_VALUE_DELETE && inputs > 10000; verb++)
+	for (int verb = OFS_VALUE_EXIST; verb <= OFS_VALUE_LIST && inputs > 10000; verb++)
 		assert(verbs[verb] > 0);
 }
 
@@ -68,7 +68,7 @@ answer(struct ofs_port *port, const struct ofs_command *command, struct ofs_resu
 		assert(sqe->demand_count <= DEMANDS && sqe->score_count == 0);
 	if (sqe->op == OFS_OP_VALUES) {
 		assert(sqe->demand_count <= DEMANDS / 2 && sqe->flags >= OFS_VALUE_EXIST
-			&& sqe->flags <= OFS_VALUE_DELETE);
+			&& sqe->flags <= OFS_VALUE_LIST);
 		verbs[sqe->flags]++;
 		cqe.count = 2 * sqe->demand_count;
 	}

@@ -302,7 +302,7 @@ test_what_cannot_be_is_refused(void)
 {
 	struct ofs_value_ask asked = {.key = key_of(1)};
 	struct ofs_value_told told, other;
-	struct ofs_asking asking = {7, 1, &asked, &told, SECOND_NS};
+	struct ofs_asking asking = {OFS_VALUE_LIST + 1, 1, &asked, &told, SECOND_NS};
 	uint8_t bytes[PAYLOAD] = {0};
 	struct world_host *host;
 	struct shelf shelf;

@@ -28,6 +28,16 @@ struct offstage_kv_ahead {
 DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_prefetch(struct doca_kv_io *io,
 	struct offstage_kv_ahead *asks, uint32_t count);
 
+/*
+ * Which keys the bound device's volume has, from `start` on, or where that would stand; all of them
+ * where `start_len` is 0. Writes to `list` what NVMe's List does: their number (4 bytes), and of
+ * each its length (2) and bytes, with zeros up to a multiple of 4. `count` of them had room. The
+ * order is the daemon's own: the last key of one list begins the next. Values that were stored
+ * before daemons kept keys are left out. NOT_CONNECTED, IO_FAILED as of a prefetch.
+ */
+DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_list(struct doca_kv_io *io, const void *start,
+	uint16_t start_len, void *list, uint32_t list_len, uint32_t *count);
+
 /* Of a retrieve that completed: its blocks that were staged when it asked, and those that it had to
  * wait for. */
 DOCA_EXPERIMENTAL doca_error_t offstage_kv_io_task_retrieve_get_blocks(

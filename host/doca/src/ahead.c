@@ -1,8 +1,11 @@
 /*
- * Values that will be retrieved: each is held, and its blocks announced, until a retrieve of the
- * key has ended or the time is long over.
+ * What theirs cannot say: which keys a volume has; and values that will be retrieved, of which each
+ * is held, and its blocks announced, until a retrieve of the key has ended or the time is long
+ * over.
  */
 #include "internal.h"
+
+#include <string.h>
 
 #define STALE_NS 1000000000ull
 
@@ -32,6 +35,36 @@ hold(struct doca_kv_io *io, struct offstage_kv_ahead *asks, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		asks[i].result = tasks[i].rc == -EBUSY ? DOCA_ERROR_FULL : kv_error_of(tasks[i].rc);
 	return rc;
+}
+
+doca_error_t
+offstage_kv_io_list(struct doca_kv_io *io, const void *start, uint16_t start_len, void *list,
+	uint32_t list_len, uint32_t *count)
+{
+	struct iovec memory = {list, list_len};
+	struct ofs_value_task task = {.verb = OFS_VALUE_LIST,
+		.flags = start_len == 0 ? OFS_TASK_FIRST : 0,
+		.length = list_len,
+		.iovecs = &memory,
+		.iovec_count = 1};
+	int rc = 0;
+
+	if (io == NULL || list == NULL || list_len < OFS_LIST_HEAD_BYTES || count == NULL
+		|| start_len > KV_KEY_BYTES_MAX || (start == NULL && start_len > 0))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (io->dev == NULL || io->link == NULL)
+		return DOCA_ERROR_NOT_CONNECTED;
+	memcpy(&task.name, io->dev->nguid, sizeof(task.name));
+	if (start_len > 0)
+		ofs_value_key(io->dev->nguid, start, start_len, &task.key);
+	if (ofs_value_io_submit(io->link->values, &task) != 0)
+		return DOCA_ERROR_INVALID_VALUE;
+	while (rc >= 0 && task.state != OFS_TASK_IDLE)
+		rc = kv_take_ended(io, KV_TIMEOUT_NS);
+	if (rc < 0)
+		return DOCA_ERROR_IO_FAILED;
+	*count = (uint32_t)task.value_length;
+	return kv_error_of(task.rc);
 }
 
 doca_error_t

@@ -60,6 +60,8 @@ hand_over(struct doca_task *task)
 
 	*value = (struct ofs_value_task){.verb = verbs[task->op], .user = task};
 	ofs_value_key(task->dev->nguid, task->key, task->key_len, &value->key);
+	value->name_bytes = task->key_len;
+	memcpy(&value->name, task->key, task->key_len);
 	if (task->op != KV_EXIST) {
 		value->length = value->filled = task->value_len;
 		value->iovecs = task->iovecs;

@@ -97,6 +97,7 @@ ofs_archive_push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 				.layer = block->layer});
 	}
 	if (rc == 0 && entry->write) {
+		ofs_value_name_block(device, entry->tenant, block, ofs_archive_trailer(device, index));
 		rc = ofs_store_put(device->store, entry->tenant, &block->store_key, block->layer,
 			ofs_archive_record(device, index), user_of(index), now_s);
 	} else if (!entry->write) {

@@ -28,6 +28,11 @@ ofs_device_fill_tag(const struct ofs_trailer *trailer, const struct ofs_key *sto
 		.length = value->length,
 		.key = value->key};
 	tag->check = ofs_value_tag_check(tag, trailer, store_key);
+	if (value->name_bytes == 0)
+		return;
+	tag->name_bytes = value->name_bytes;
+	tag->name = value->name;
+	tag->name_check = ofs_value_tag_name_check(tag);
 }
 
 /* Only what the command says of the trailer comes from the host, and that was checked. */

@@ -27,7 +27,9 @@ restore_value(struct ofs_device *device, uint32_t tenant, const struct ofs_store
 
 	value.name = (struct ofs_value_name){.key = found->key,
 		.length = found->length,
-		.generation = found->generation};
+		.generation = found->generation,
+		.name_bytes = (uint16_t)found->name_bytes,
+		.name = found->name};
 	if (entry != NULL && entry->name.generation == found->generation)
 		return; /* another piece of it was here before */
 	content = ofs_value_content(&value.name);
@@ -38,9 +40,12 @@ restore_value(struct ofs_device *device, uint32_t tenant, const struct ofs_store
 		drop(device, &value, found);
 		return;
 	}
-	if (entry != NULL)
+	if (entry != NULL) {
+		device->values.unnamed -= entry->name.name_bytes == 0;
 		ofs_value_forget(device, entry);
+	}
 	entry = ofs_value_insert(&device->values, &value);
+	device->values.unnamed += found->name_bytes == 0;
 	ofs_value_note(device, entry, OFS_LIST_STORED);
 }
 
@@ -85,3 +90,12 @@ restore(struct ofs_device *device, uint32_t tenant)
 }
 
 OFS_DEVICE_CALL(restore, (uint32_t, tenant));
+
+static int
+value_unnamed(struct ofs_device *device, uint32_t *count)
+{
+	*count = device->values.unnamed;
+	return 0;
+}
+
+OFS_DEVICE_CALL(value_unnamed, (uint32_t *, count));

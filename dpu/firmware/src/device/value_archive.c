@@ -113,6 +113,16 @@ ofs_value_awaits(const struct ofs_device *device, uint32_t tenant,
 }
 
 void
+ofs_value_name_block(const struct ofs_device *device, uint32_t tenant,
+	const struct ofs_archive_block *block, const struct ofs_trailer *trailer)
+{
+	const struct ofs_value *entry = find(device, tenant, &block->key, block->generation);
+
+	if (block->generation != 0 && entry != NULL && entry->name.length == block->value_length)
+		ofs_device_fill_tag(trailer, &block->store_key, &entry->name);
+}
+
+void
 ofs_value_arrived(struct ofs_device *device, uint32_t tenant, const struct ofs_archive_block *block)
 {
 	struct ofs_value *entry = find(device, tenant, &block->key, block->generation);

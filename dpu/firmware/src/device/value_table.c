@@ -6,8 +6,8 @@
 
 #include "internal.h"
 
-static uint32_t
-home_of(const struct ofs_values *values, uint32_t tenant, const struct ofs_key *key)
+uint32_t
+ofs_value_home(const struct ofs_values *values, uint32_t tenant, const struct ofs_key *key)
 {
 	uint64_t mixed = (key->lo ^ tenant) * 0x9e3779b97f4a7c15ull ^ key->hi;
 
@@ -19,7 +19,7 @@ ofs_value_find(const struct ofs_values *values, uint32_t tenant, const struct of
 {
 	if (values->entries == NULL)
 		return NULL;
-	for (uint32_t i = home_of(values, tenant, key);; i = (i + 1) & values->mask) {
+	for (uint32_t i = ofs_value_home(values, tenant, key);; i = (i + 1) & values->mask) {
 		struct ofs_value *entry = &values->entries[i];
 
 		if (entry->name.generation == 0)
@@ -32,7 +32,7 @@ ofs_value_find(const struct ofs_values *values, uint32_t tenant, const struct of
 struct ofs_value *
 ofs_value_insert(struct ofs_values *values, const struct ofs_value *value)
 {
-	uint32_t i = home_of(values, value->tenant, &value->name.key);
+	uint32_t i = ofs_value_home(values, value->tenant, &value->name.key);
 
 	assert(value->name.generation != 0 && values->count < values->mask);
 	while (values->entries[i].name.generation != 0)
@@ -86,7 +86,7 @@ ofs_value_remove(struct ofs_values *values, struct ofs_value *entry)
 	for (uint32_t i = (gap + 1) & values->mask; values->entries[i].name.generation != 0;
 		 i = (i + 1) & values->mask) {
 		const struct ofs_value *next = &values->entries[i];
-		uint32_t home = home_of(values, next->tenant, &next->name.key);
+		uint32_t home = ofs_value_home(values, next->tenant, &next->name.key);
 
 		/* It may not move before its home: from there on a search would miss it. */
 		if (((i - home) & values->mask) >= ((i - gap) & values->mask)) {

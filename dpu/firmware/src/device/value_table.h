@@ -4,6 +4,9 @@
 
 #include "device/values.h"
 
+/* Where the search for a key begins. */
+uint32_t ofs_value_home(const struct ofs_values *values, uint32_t tenant,
+	const struct ofs_key *key);
 /* NULL: the tenant has no such value. */
 struct ofs_value *ofs_value_find(const struct ofs_values *values, uint32_t tenant,
 	const struct ofs_key *key);

@@ -55,11 +55,15 @@ static int
 store(struct ofs_device *device, uint32_t port, const struct ofs_value_ask *ask,
 	struct ofs_value_told *told)
 {
-	struct ofs_value_name name = {.key = ask->key, .length = ask->length, .flags = ask->flags};
+	struct ofs_value_name name = {.key = ask->key,
+		.length = ask->length,
+		.flags = ask->flags,
+		.name_bytes = ask->name_bytes,
+		.name = ask->name};
 	const struct ofs_value *entry;
 	int rc;
 
-	if (ask->length == 0 || ask->flags & ~STORE_FLAGS)
+	if (ask->length == 0 || ask->flags & ~STORE_FLAGS || ask->name_bytes > OFS_VALUE_NAME_BYTES_MAX)
 		return -EINVAL;
 	if (!ofs_value_fits(device, ask->length))
 		return -EMSGSIZE;
@@ -162,7 +166,9 @@ ofs_device_values(struct ofs_device *device, uint32_t port, const struct ofs_com
 	struct ofs_value_told *told = device->values.told;
 
 	assert(sqe->demand_count <= device->config.core.demand_max / 2); /* the port checked it */
-	for (uint32_t i = 0; i < sqe->demand_count; i++) {
+	if (sqe->flags == OFS_VALUE_LIST)
+		ofs_device_list_values(device, port, command->asks, told, sqe->demand_count);
+	for (uint32_t i = 0; i < sqe->demand_count && sqe->flags != OFS_VALUE_LIST; i++) {
 		struct ofs_value_ask ask = command->asks[i];
 
 		if (state->owned)

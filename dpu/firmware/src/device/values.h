@@ -15,6 +15,9 @@
  * the archive has yet to hear of are in a list, so that nothing is said twice or lost, and the
  * table bounds all of it.
  *
+ * A value's *name* is the key that its volume has for it, kept so that a LIST can tell it; nothing
+ * is found by it. A volume is not kept: a name is of the volume under which it hashes to the key.
+ *
  * Whoever stores or reads a value has a session of it, so that its blocks stay; a value that was
  * replaced or deleted meanwhile goes with the last of these.
  */
@@ -33,7 +36,9 @@ struct ofs_value_name {
 	struct ofs_key key;
 	uint64_t length;
 	uint64_t generation; /* 0: no value; a later store has a higher one */
-	uint32_t flags;      /* of its STORE, while it is stored */
+	uint16_t flags;      /* of its STORE, while it is stored */
+	uint16_t name_bytes; /* 0: its store gave no name */
+	struct ofs_key name; /* what its volume calls it: `key` is the hash of both */
 };
 
 enum ofs_value_place {
@@ -70,6 +75,7 @@ struct ofs_values {
 	uint32_t news;                /* bits of lists that are not empty; under the mailbox's mutex */
 	bool listed;                  /* what has no entry is not in the archive either */
 	uint64_t generation;          /* the last one given, or seen */
+	uint32_t unnamed;             /* values without a name that were found at open */
 	uint32_t swept;               /* where the search for entries without blocks goes on */
 	struct ofs_value_told *told;  /* of one command */
 	struct ofs_chunk_info *infos; /* [session_chunk_max] of the session that was begun last */
@@ -78,6 +84,9 @@ struct ofs_values {
 int ofs_device_open_values(struct ofs_device *device);
 /* Carries out a VALUES command, and answers it. */
 void ofs_device_values(struct ofs_device *device, uint32_t port, const struct ofs_command *command);
+/* value_list.c: carries out a LIST, whose asks are `count`. */
+void ofs_device_list_values(struct ofs_device *device, uint32_t port,
+	const struct ofs_value_ask *ask, struct ofs_value_told *told, uint32_t count);
 /* value_blocks.c */
 uint32_t ofs_value_chunks(const struct ofs_device *device, uint64_t length);
 /* Whether a session has room for a value of this length. */
@@ -113,6 +122,9 @@ int ofs_value_leave(struct ofs_device *device, uint32_t tenant, const struct ofs
 /* A block from the archive. Whether it is a piece of an entry that is away, or of no value. */
 bool ofs_value_awaits(const struct ofs_device *device, uint32_t tenant,
 	const struct ofs_archive_block *block);
+/* Behind its trailer the name that its entry has; the archive keeps none. */
+void ofs_value_name_block(const struct ofs_device *device, uint32_t tenant,
+	const struct ofs_archive_block *block, const struct ofs_trailer *trailer);
 /* It has been written: what nobody awaits any more is dropped. */
 void ofs_value_arrived(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_archive_block *block);

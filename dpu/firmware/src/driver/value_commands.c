@@ -41,12 +41,12 @@ send(struct ofs_value_io *io, struct ofs_task_batch *batch, uint32_t verb, uint3
 	return rc;
 }
 
-static uint32_t
+static uint16_t
 flags_of(const struct ofs_value_task *task)
 {
 	uint32_t flags = task->flags & OFS_TASK_DURABLE ? OFS_VALUE_DURABLE : 0;
 
-	return flags | (task->flags & (OFS_TASK_KEEP | OFS_TASK_OVER));
+	return (uint16_t)(flags | (task->flags & (OFS_TASK_KEEP | OFS_TASK_OVER)));
 }
 
 /* What the tasks at the head of a queue ask for together, with one verb: how many. */
@@ -61,6 +61,10 @@ gather(const struct ofs_task_queue *queue, uint32_t room, struct ofs_task_batch 
 		batch->asks[count++] = (struct ofs_value_ask){.key = task->key,
 			.length = task->verb == OFS_VALUE_STORE ? task->length : 0,
 			.flags = flags_of(task)};
+		if (task->verb == OFS_VALUE_STORE) {
+			batch->asks[count - 1].name_bytes = (uint16_t)task->name_bytes;
+			batch->asks[count - 1].name = task->name;
+		}
 	}
 	return count;
 }
@@ -72,14 +76,17 @@ ask(struct ofs_value_io *io, struct ofs_task_queue *queue, uint32_t room)
 	struct ofs_task_batch *batch;
 
 	while (queue->head != NULL && room > 0 && (batch = free_batch(io)) != NULL) {
-		uint32_t count = gather(queue, room, batch);
+		bool lists = queue->head->verb == OFS_VALUE_LIST;
+		uint32_t count =
+			lists ? ofs_task_list(io, queue->head, batch->asks) : gather(queue, room, batch);
 		int rc = send(io, batch, queue->head->verb, count);
 
 		if (rc != 0)
 			return rc == -EAGAIN ? 0 : rc;
 		for (uint32_t i = 0; i < count; i++) {
-			batch->tasks[i] = ofs_task_pop(queue);
-			batch->tasks[i]->state = OFS_TASK_ASKED;
+			batch->tasks[i] = lists && i > 0 ? NULL : ofs_task_pop(queue);
+			if (batch->tasks[i] != NULL)
+				batch->tasks[i]->state = OFS_TASK_ASKED;
 		}
 		room -= count;
 	}
@@ -316,6 +323,10 @@ ofs_task_batch_end(struct ofs_value_io *io, struct ofs_task_batch *batch)
 	}
 	if (asking->verb == OFS_VALUE_END)
 		io->session_count -= asking->count;
+	if (asking->verb == OFS_VALUE_LIST) {
+		ofs_task_listed(io, batch->tasks[0], batch->told, asking->count);
+		return 0;
+	}
 	for (uint32_t i = 0; i < asking->count; i++)
 		if (opens_session(asking->verb))
 			opened(io, batch->tasks[i], &batch->told[i]);

@@ -84,17 +84,22 @@ ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
 {
 	bool opens = task->verb == OFS_VALUE_STORE || task->verb == OFS_VALUE_RETRIEVE;
 	uint64_t bytes = 0, now_ns;
+	bool lists = task->verb == OFS_VALUE_LIST;
 
-	if (!opens && task->verb != OFS_VALUE_EXIST && task->verb != OFS_VALUE_DELETE)
+	if (!opens && !lists && task->verb != OFS_VALUE_EXIST && task->verb != OFS_VALUE_DELETE)
+		return -EINVAL;
+	if (task->name_bytes > OFS_VALUE_NAME_BYTES_MAX
+		|| (lists && task->length < OFS_LIST_HEAD_BYTES))
 		return -EINVAL;
 	for (uint32_t i = 0; i < task->iovec_count; i++)
 		bytes += task->iovecs[i].iov_len < task->length ? task->iovecs[i].iov_len : task->length;
-	if (opens && !(task->flags & OFS_TASK_HOLD) && bytes < task->length)
+	if ((opens || lists) && !(task->flags & OFS_TASK_HOLD) && bytes < task->length)
 		return -EINVAL;
 	assert(task->state == OFS_TASK_IDLE);
 	task->state = OFS_TASK_READY;
 	task->rc = 0;
 	task->value_length = task->landed = task->patience_ns = task->pause_ns = 0;
+	task->home = lists && task->flags & OFS_TASK_FIRST;
 	task->piece_count = task->pieces_begun = task->pieces_ended = task->dropped = 0;
 	memset(task->ends, 0, sizeof(task->ends));
 	now_ns = ofs_driver_now_ns(io->driver);

@@ -19,9 +19,9 @@ at(const struct ofs_value_task *task, uint64_t offset, uint64_t size)
 	return NULL;
 }
 
-/* Copies `size` bytes between the task's memory at `offset` and `row`. */
-static void
-copy(const struct ofs_value_task *task, uint64_t offset, uint8_t *row, uint64_t size, bool out)
+void
+ofs_task_copy(const struct ofs_value_task *task, uint64_t offset, uint8_t *row, uint64_t size,
+	bool out)
 {
 	for (uint32_t i = 0; i < task->iovec_count && size > 0; i++) {
 		uint64_t length = task->iovecs[i].iov_len;
@@ -86,7 +86,7 @@ begin_put(struct ofs_value_io *io, struct ofs_task_piece *piece, uint32_t layer)
 
 	piece->in_row = direct == NULL;
 	if (piece->in_row)
-		copy(task, piece->offset, piece->row, piece->size_bytes, false);
+		ofs_task_copy(task, piece->offset, piece->row, piece->size_bytes, false);
 	piece->put = (struct ofs_put){.session = task->session,
 		.layer = layer,
 		.count = 1,
@@ -204,7 +204,7 @@ ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece)
 
 		task->ends[piece->end]++;
 		if (piece->in_row)
-			copy(task, piece->offset, piece->row,
+			ofs_task_copy(task, piece->offset, piece->row,
 				left < piece->size_bytes ? left : piece->size_bytes, true);
 	}
 	if (task->rc == 0)

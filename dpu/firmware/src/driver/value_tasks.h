@@ -98,11 +98,21 @@ uint32_t ofs_task_room(const struct ofs_value_io *io, uint32_t *yields);
 /* Takes the answer of a command in flight. */
 int ofs_task_batch_end(struct ofs_value_io *io, struct ofs_task_batch *batch);
 
+/* value_lists.c: the asks of a LIST, which is alone in its command: how many. */
+uint32_t ofs_task_list(const struct ofs_value_io *io, const struct ofs_value_task *task,
+	struct ofs_value_ask *asks);
+/* Takes its answer; the task has ended, or is to be asked again. */
+void ofs_task_listed(struct ofs_value_io *io, struct ofs_value_task *task,
+	const struct ofs_value_told *told, uint32_t count);
+
 /* value_pieces.c: begins pieces while there is room. 0, or the error of the connection. */
 int ofs_task_pieces_begin(struct ofs_value_io *io);
 /* The task whose piece is begun next; NULL: none may be. */
 struct ofs_value_task *ofs_task_next(const struct ofs_value_io *io);
 int ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece);
+/* Copies `size` bytes between the task's memory at `offset` and `row`; `out`: into the memory. */
+void ofs_task_copy(const struct ofs_value_task *task, uint64_t offset, uint8_t *row, uint64_t size,
+	bool out);
 /* Nothing of the task's memory is used from here on; NULL: of any task's. */
 void ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);
 

@@ -166,14 +166,3 @@ ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking)
 
 	return rc != 0 ? rc : ofs_driver_ask_end(driver, ticket);
 }
-
-void
-ofs_value_key(const uint8_t *volume, const uint8_t *key, uint32_t length, struct ofs_key *out)
-{
-	uint8_t named[1 + sizeof(struct ofs_key)] = {(uint8_t)length};
-	struct ofs_key secret;
-
-	memcpy(&secret, volume, sizeof(secret));
-	memcpy(named + 1, key, length < sizeof(*out) ? length : sizeof(*out));
-	ofs_siphash(&secret, named, sizeof(named), out);
-}

@@ -134,7 +134,7 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_VALUES:
 		if (sqe->demand_count > ofs_values_max(header->demand_max, header->score_max)
 			|| sqe->score_count != 0 || sqe->flags < OFS_VALUE_EXIST
-			|| sqe->flags > OFS_VALUE_DELETE) {
+			|| sqe->flags > OFS_VALUE_LIST) {
 			return -EINVAL;
 		}
 		return 0;

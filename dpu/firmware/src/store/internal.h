@@ -184,9 +184,11 @@ struct ofs_store_clean {
 /* What recovery found behind the trailer of a record. */
 struct ofs_store_found {
 	uint32_t record;
+	uint32_t name_bytes; /* 0: no name */
 	uint64_t generation;
 	uint64_t length;
 	struct ofs_key key;
+	struct ofs_key name;
 };
 
 struct ofs_store {

@@ -26,6 +26,11 @@ ofs_store_note_value(struct ofs_store *store, uint32_t record, const struct ofs_
 		.generation = tag->generation,
 		.length = tag->length,
 		.key = tag->key};
+	found = &store->values[store->value_count - 1];
+	if (ofs_value_tag_has_name(tag)) {
+		found->name_bytes = tag->name_bytes;
+		found->name = tag->name;
+	}
 	return 0;
 }
 
@@ -85,6 +90,8 @@ ofs_store_take_values(struct ofs_store *store, uint32_t tenant, struct ofs_store
 		}
 		values[count++] = (struct ofs_store_value){.key = found->key,
 			.store_key = record->key,
+			.name = found->name,
+			.name_bytes = found->name_bytes,
 			.length = found->length,
 			.generation = found->generation};
 	}

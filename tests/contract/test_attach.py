@@ -106,7 +106,7 @@ def test_a_blob_that_is_not_ours_is_one_line(side: str, request: pytest.FixtureR
             with pytest.raises(Incompatible) as caught:
                 Driver(Attachment(blob, given))
             assert "\n" not in str(caught.value) and "blob" in str(caught.value)
-        with pytest.raises(Incompatible, match="version 3, this host knows 2; install the same"):
+        with pytest.raises(Incompatible, match="version 2, this host knows 3; install the same"):
             Driver(Attachment(changed[8], fds))  # the version's low byte
 
 

@@ -395,7 +395,7 @@ a_blob_of_another_is_refused(void)
 	other = whole;
 	header->version++;
 	support_set_checksum(&other);
-	assert(refusal(&other, "version 3, this host knows 2; install the same release") == -EPROTO);
+	assert(refusal(&other, "version 4, this host knows 3; install the same release") == -EPROTO);
 	other = whole;
 	memset(header->fabric, 'x', sizeof(header->fabric));
 	support_set_checksum(&other);

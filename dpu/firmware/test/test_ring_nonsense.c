@@ -77,7 +77,7 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 16}) == 0);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .score_count = 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 0}) == -EINVAL);
-	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 7}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = OFS_VALUE_LIST + 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .score_count = 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .demand_count = 9}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_VALUES, .flags = 1, .demand_count = UINT32_MAX})

@@ -52,6 +52,7 @@ def test_seeds(program: Path) -> None:
     for strict in "01":
         assert total("puts", strict) > 1000 and total("served", strict) > 1000
         assert total("together", strict) > 1000
+        assert total("values", strict) > 20 and total("listed", strict) > 10
         assert total("raw", strict) > 20 and total("decisions", strict) > 1000
 
 

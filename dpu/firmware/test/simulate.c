@@ -49,10 +49,11 @@ main(int argc, char **argv)
 		printf("seed %" PRIu64 " steps %u strict %u virtual_ms %" PRIu64 " puts %" PRIu64
 			   " demands %" PRIu64 " together %" PRIu64 " served %" PRIu64 " lost %" PRIu64
 			   " raw %" PRIu64 " cuts %" PRIu64 " discards %" PRIu64 " values %" PRIu64
-			   " faults %" PRIu64 " decisions %" PRIu64 " hash %016" PRIx64 "\n",
+			   " listed %" PRIu64 " faults %" PRIu64 " decisions %" PRIu64 " hash %016" PRIx64 "\n",
 			seed + i, steps, result.strict, result.virtual_ns / 1000000, result.puts,
 			result.demands, result.together, result.served, result.lost, result.raw, result.cuts,
-			result.discards, result.values, result.faults, result.agreed, result.hash);
+			result.discards, result.values, result.listed, result.faults, result.agreed,
+			result.hash);
 	}
 	return 0;
 }

@@ -20,6 +20,7 @@ void
 simulate_raw(struct simulation *s)
 {
 	uint32_t h = weather_below(&s->weather, HOSTS_MAX);
+	static const uint16_t verbs[] = {0, OFS_VALUE_EXIST, OFS_VALUE_RETRIEVE, OFS_VALUE_LIST};
 	struct weather *w = &s->weather;
 	struct ofs_fabric *fabric;
 	struct ofs_sqe sqe = {.user = s->step};
@@ -29,7 +30,8 @@ simulate_raw(struct simulation *s)
 		return;
 	fabric = s->hosts[h].fabric;
 	sqe.op = (uint16_t)weather_below(w, 6);
-	sqe.flags = (uint16_t)weather_below(w, 3);
+	sqe.flags =
+		sqe.op == OFS_OP_VALUES ? verbs[weather_below(w, 4)] : (uint16_t)weather_below(w, 3);
 	sqe.layer = (uint16_t)weather_below(w, 5);
 	sqe.payload_index = (uint16_t)weather_below(w, fabric->port.entry_count + 1);
 	sqe.session = weather_below(w, SESSIONS_MAX + 2);

@@ -24,6 +24,7 @@ struct simulate_result {
 	uint64_t cuts;     /* of the power, each with a start after it */
 	uint64_t discards; /* of dead segments */
 	uint64_t values;   /* stores of values that were committed */
+	uint64_t listed;   /* names that lists told */
 	uint64_t hash;     /* of all decisions, counters and answers */
 	uint32_t strict;   /* nothing was injected: nothing may be lost */
 };

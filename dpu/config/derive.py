@@ -38,6 +38,7 @@ CORE_READS_MAX = 16_384
 CORE_PREFETCHES_MAX = 4096
 PART_MIN = 2
 GRANULES_MAX = constant("OFS_GRANULES_MAX")
+LIST_DEMANDS_MIN = 8  # whatever the context: a command has room for two values (ofs_values_max)
 RECORDS_MIN = 4  # of a segment: its header must stay a small part of it
 
 
@@ -99,11 +100,11 @@ def derive(config: Config) -> Derived:
             where,
             "lower store.dirty_max or raise arena.size",
         )
-    if config.limits.values and config.limits.demands < 2:
+    if config.limits.values and config.limits.demands < LIST_DEMANDS_MIN:
         raise BadInput(
-            "limits.demands is 1, too little for a command on a value",
+            f"limits.demands is {config.limits.demands}, too little for a list of values' keys",
             where,
-            "raise it to 2 or more, or set limits.values to 0",
+            f"raise it to {LIST_DEMANDS_MIN} or more, or set limits.values to 0",
         )
     entries = config.limits.port_entries
     if entries & (entries - 1):

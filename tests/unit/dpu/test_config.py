@@ -149,6 +149,15 @@ def test_what_cannot_be_served_over_nvme_tcp_is_refused(
             derive(load(write(tmp_path, text), good, {}))
 
 
+def test_a_port_that_cannot_list_keys_keeps_no_values(tmp_path: Path) -> None:
+    """A list takes two values a command, so a daemon that keeps any has room for those."""
+    values = PATH | {"limits.values": "64"}
+    derive(load(write(tmp_path, ""), values | {"limits.demands": "8"}, {}))
+    derive(load(write(tmp_path, ""), PATH | {"limits.values": "0", "limits.demands": "1"}, {}))
+    with pytest.raises(BadInput, match=r"limits.demands is 7, too little .* raise it to 8"):
+        derive(load(write(tmp_path, ""), values | {"limits.demands": "7"}, {}))
+
+
 def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> None:
     """Shares add up to the arena, and a tenant without slots is refused."""
     two = "[[tenant]]\nname = 'a'\nshare_percent = {}\n[[tenant]]\nname = 'b'\n[[tenant]]\nname='c'"

@@ -105,6 +105,20 @@ def values(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
     return {"state": "ABSENT" if found is None else "DONE", "read": read}
 
 
+def keys(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    """Store a value under a key of one's own, then list the keys, and those from one's own on."""
+    place = Endpoint.of_engine(
+        {"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0}
+    )
+    own = str(os.getuid())
+    with place.attached() as (_, fabric):
+        mine = Values(fabric)
+        mine.store(own.encode(), b"value")
+        found = [key.decode() for key in mine.keys()]
+        assert [key.decode() for key in mine.keys(own.encode())] == found[found.index(own) :]
+    return {"keys": sorted(found)}
+
+
 def purge(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
     with Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control:
         return control.purge(tenant)
@@ -192,6 +206,19 @@ def test_the_same_holds_for_objects_and_values(base: Path, act: Any) -> None:
             assert does(VICTIM, act, tier, base, tenant) == {"state": state, "read": read}
         for user in USERS:
             assert does(user, act, tier, base, APART) == {"state": "DONE", "read": user}
+
+
+def test_a_list_has_the_keys_of_those_who_share(base: Path) -> None:
+    """Both users' where they share, also after a restart; each one's own where they do not."""
+    mallory, victim = (str(user) for user in USERS)
+    with daemon(base, tenants(base), limits__values="64") as tier:
+        for tenant, both in ((TOGETHER, [mallory, victim]), (APART, [victim])):
+            assert does(MALLORY, keys, tier, base, tenant) == {"keys": [mallory]}
+            assert does(VICTIM, keys, tier, base, tenant) == {"keys": both}
+        tier.stop()
+    with daemon(base, tenants(base), limits__values="64") as tier:
+        assert does(MALLORY, keys, tier, base, TOGETHER) == {"keys": [mallory, victim]}
+        assert does(MALLORY, keys, tier, base, APART) == {"keys": [mallory]}
 
 
 def test_a_user_has_the_same_values_over_both_doors(base: Path) -> None:

@@ -93,6 +93,27 @@ def test_values_come_back_and_go(tmp_path: Path, tiny: TinyS3, how: dict[str, st
         until(lambda: not tiny.objects)
 
 
+def test_the_archive_knows_no_keys(tmp_path: Path, tiny: TinyS3) -> None:
+    """What the drive has is listed, also after a kill; what the archive alone has is not, though it
+    comes back, until it is stored anew."""
+    more = bed(tmp_path, tiny)
+    with daemon(tmp_path, **more) as tier, values(tier) as mine:
+        store_all(tier)
+        settled(tier)
+        assert sorted(mine.keys()) == KEYS
+        tier.kill()
+    with daemon(tmp_path, **more) as tier, values(tier) as mine:
+        settled(tier)
+        assert sorted(mine.keys()) == KEYS
+        tier.kill()
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier, values(tier) as mine:
+        settled(tier)
+        assert [mine.retrieve(key) for key in KEYS] == list(VALUES.values())
+        assert list(mine.keys()) == []
+        assert mine.store(KEYS[0], b"anew") and list(mine.keys()) == KEYS[:1]
+
+
 def test_values_that_waited_go_up_after_a_kill(tmp_path: Path, tiny: TinyS3) -> None:
     """While the server is away values wait in the daemon, more of them than its queue has room
     for, and after a kill on the drive."""

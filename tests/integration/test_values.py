@@ -4,6 +4,7 @@ after the daemon was killed?"""
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -103,6 +104,30 @@ with values(tier) as mine:
     for seed in range(150):
         mine.store(key(1), data(seed))
 """
+
+
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_keys_are_those_of_all_values_that_were_stored_with_one(
+    tmp_path: Path, fabric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """List by list and from any start, also after a kill; a value without a key, as releases before
+    lists stored it, serves, is left out and counted."""
+    old, keys = b"old", {key(number)[: 1 + number % 16] for number in range(40)}
+    monkeypatch.setattr("offstage.host.values.LIST_BYTES", 100)
+    with running(tmp_path) as tier, values(tier, fabric=fabric) as mine:
+        assert all(mine.store(name, data(number)) for number, name in enumerate(keys))
+        before = np.frombuffer(b"before", np.uint8)
+        assert mine._done([ValueTask("store", mine.name(old), before)])[0].rc == 0
+        order = list(mine.keys())
+        assert sorted(order) == sorted(keys) and mine.retrieve(old) == b"before"
+        assert list(mine.keys(order[7])) == order[7:]
+        assert mine.delete([order[7]]) == [True] and list(mine.keys(order[7])) == order[8:]
+        tier.process.kill()
+    with running(tmp_path) as tier, values(tier, fabric=fabric) as mine:
+        assert list(mine.keys()) == order[:7] + order[8:] and mine.retrieve(old) == b"before"
+        told = [json.loads(line) for line in tier.log.read_text().splitlines()]
+        assert [one["count"] for one in told if one["event"] == "values_unnamed"] == [1]
+        assert mine.store(old, b"anew") and old in mine.keys()
 
 
 @pytest.mark.parametrize("fabric", ["shm", "zmq"])

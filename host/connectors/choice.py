@@ -1,10 +1,10 @@
 """Recompute or fetch: decided for each request from measured times.
 
-Two lines are fitted to an engine's recent samples: seconds of a step over its computed tokens, and
-seconds that a load delayed a step over its bytes. The formulas are those of `offstage plan`
-(`bindings.tradeoffs`), with these lines in place of a data sheet's numbers. Until both lines are
-known, and while more tokens seem to cost no more time, requests are fetched, since only what is
-done gives samples.
+Two lines are fitted to an engine's recent samples: seconds of a step over its computed tokens,
+which starts at the time of steps of a few tokens, and seconds that a load delayed a step over its
+bytes. The formulas are those of `offstage plan` (`bindings.tradeoffs`), with these lines in place
+of a data sheet's numbers. Until both lines are known, and while more tokens seem to cost no more
+time, requests are fetched, since only what is done gives samples.
 
 One thread: the engine's scheduler. Nothing fails.
 """
@@ -27,6 +27,9 @@ class Line:
     """Least-squares fit of seconds over an amount; older samples weigh less."""
 
     count: int = 0
+    start_s: float | None = None
+    """Of almost no amount: where it is known, the line is drawn through it as much as through all
+    other samples, since samples of one amount do not tell their fixed part."""
     _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
 
     def learn(self, amount: float, seconds: float) -> None:
@@ -35,6 +38,11 @@ class Line:
         self.age()
         for i, new in enumerate((1.0, amount, seconds, amount * amount, amount * seconds)):
             self._sums[i] += new
+
+    def begins(self, seconds: float) -> None:
+        """One sample of almost no amount."""
+        before = seconds if self.start_s is None else self.start_s
+        self.start_s = FORGET * before + (1 - FORGET) * seconds
 
     def age(self) -> None:
         """What is known counts less beside the next sample."""
@@ -49,6 +57,8 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """Intercept and slope in seconds; neither is negative."""
         n, x, y, xx, xy = self._sums
+        if self.start_s is not None:
+            n, y = 2 * n, y + n * self.start_s
         spread = n * xx - x * x
         slope = (n * xy - x * y) / spread if spread > 1e-9 * n * xx else y / x
         if slope <= 0:
@@ -69,6 +79,8 @@ class Decision:
     compute_s: float = 0.0
     took_s: float = -1.0
     """Measured time of the choice; -1: not known yet."""
+    blind: bool = False
+    """It was made before the tier had answered, on as many tokens as it could have."""
     regret_s: float = 0.0
     """How much longer it took than the estimate for the alternative."""
 
@@ -94,6 +106,14 @@ class Choice:
             if not one.fetched:  # no sample will say whether it still is so
                 self.fetch.age()
         return one
+
+    def is_vain(self, tokens: int) -> bool:
+        """Whether computing as many tokens is faster than fetching them, and none is fetched to see
+        whether it still is so: nobody has to wait for the tier's answer."""
+        if not (tokens and self.compute.known and self.fetch.known and self._against < TRY_EVERY):
+            return False
+        fetch, compute = self._both(Decision(tokens, True), 0.0)
+        return 0 < compute < fetch
 
     def ended(self, one: Decision, took_s: float) -> None:
         """Record how long the choice took."""

@@ -52,11 +52,13 @@ Landed = Callable[[int, frozenset[int]], None]
 @dataclass(frozen=True)
 class Completion:
     """A completed batch: `states` of its objects in the given order, and the reasons of those that
-    are neither DONE nor ABSENT."""
+    are neither DONE nor ABSENT. `first_s`: when the first of them was DONE, of the monotonic clock;
+    None: none was."""
 
     ticket: int
     states: tuple[State, ...]
     reasons: tuple[str, ...]
+    first_s: float | None = None
 
     @property
     def done(self) -> list[bool]:
@@ -74,6 +76,7 @@ class _Batch:
     parts: list[int]  # objects that have each still to come
     landed: "Landed | None"
     lost: set[int]  # objects that have ended otherwise than DONE
+    first_s: float | None = None  # when one ended as DONE
 
     def part(self, move: Move, part: int) -> None:
         """On the mover's thread: one object has it, or will not have it."""
@@ -346,6 +349,8 @@ class ObjectClient:
             batch.left -= 1
             if state is not State.DONE:
                 batch.lost.add(index)
+            elif batch.first_s is None:
+                batch.first_s = time.monotonic()
             if state is State.LATE and move.kind in self._late:
                 self._late[move.kind].inc()
             if state in (State.UNREADABLE, State.REFUSED, State.LATE):
@@ -356,7 +361,9 @@ class ObjectClient:
         return ended
 
     def _finish(self, batch: _Batch) -> None:
-        completion = Completion(batch.ticket, tuple(batch.states), tuple(batch.reasons))
+        completion = Completion(
+            batch.ticket, tuple(batch.states), tuple(batch.reasons), batch.first_s
+        )
         if batch.tell is not None:
             batch.tell(completion)
             return

@@ -352,7 +352,17 @@ def schedule(
 def engine(
     python: Annotated[Path, typer.Option("--python", help="Python that has vLLM")],
     model: Annotated[Path, typer.Option("--model", help="model: name, folder or GGUF file")],
-    trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="whose requests, and when they come")
+    ] = None,
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--length",
+            help="instead of a trace: a stored prompt of so many tokens, alone in a second engine; "
+            "may be repeated",
+        ),
+    ] = None,
     time_unit: TimeUnitOption = None,
     requests: Annotated[
         int, typer.Option("--requests", min=2, help="requests to take from the trace")
@@ -384,21 +394,25 @@ def engine(
     from offstage.testbeds.bench.engines.arms import bench_engine
     from offstage.testbeds.bench.engines.arrivals import arrivals_of
     from offstage.testbeds.bench.engines.bed import bed_of
+    from offstage.testbeds.bench.engines.lone import bench_lone, prompts_of
     from offstage.testbeds.cli.models import model_folder
     from offstage.testbeds.report.engine import write_page
 
     bed = bed_of(python, model_folder(model), context, backend)
-    traffic = arrivals_of(
-        trace,
-        count=requests,
-        context_tokens=context,
-        seconds=seconds,
-        vocabulary=bed.vocabulary,
-        outputs=4,
-        seed=seed,
-        time_unit=time_unit,
-    )
-    bench_it = bench_apart if disaggregated else bench_engine
+    if trace is None:
+        bench_it, traffic = bench_lone, prompts_of(lengths or (), bed, seed)
+    else:
+        bench_it = bench_apart if disaggregated else bench_engine
+        traffic = arrivals_of(
+            trace,
+            count=requests,
+            context_tokens=context,
+            seconds=seconds,
+            vocabulary=bed.vocabulary,
+            outputs=4,
+            seed=seed,
+            time_unit=time_unit,
+        )
     result = bench_it(bed, traffic, rounds=rounds, say=_say)
     if page is not None:
         write_page(result, page, __version__)

@@ -50,7 +50,9 @@ def render(found: EngineResult, version: str) -> str:
 def figures_of(found: EngineResult) -> list[Figure]:
     """Every figure of the page."""
     caption = f"Time from a request's arrival to its first token. {_apart(found)}"
-    return [Figure("together", "Requests at recorded times", [_curves(found.arms)], caption)]
+    alone = found.load_before is not None
+    title = "Stored prompts, one after another" if alone else "Requests at recorded times"
+    return [Figure("together", title, [_curves(found.arms)], caption)]
 
 
 def _sentence(found: EngineResult) -> str:
@@ -71,6 +73,8 @@ def _apart(found: EngineResult) -> str:
 
 
 def _scale(found: EngineResult) -> str:
+    if found.load_before is not None:
+        return found.about()[0] + "."
     tokens = found.tokens
     return (
         f"{found.requests} requests of {found.trace}, {found.rounds} rounds; a token here "

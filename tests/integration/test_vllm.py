@@ -49,6 +49,29 @@ def test_what_is_generated_is_the_same_with_the_tier(
 
 @pytest.mark.engine
 @pytest.mark.timeout(900)
+def test_kinds_of_requests_get_the_same_answers(python: Path, model: Path, tmp_path: Path) -> None:
+    """Log-probabilities of all tokens of a prompt, and prefill in pieces that are smaller than what
+    is loaded: each is as without the tier. A request that wants figures of its prompt loads
+    nothing; the others load every full block."""
+    more = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
+    kinds: list[dict[str, object]] = [{"prompt_logprobs": 1}, {}]
+    with engine(python, model, tmp_path, None, more) as alone:
+        expected = [alone.ask(prompt(0), prompt(1), sampling=kind) for kind in kinds]
+    assert expected[0]["logprobs"] == [PROMPT] * 2
+    with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, more) as one:
+        one.ask(prompt(0), prompt(1))
+        for number in range(2):
+            until(lambda at=number: bool(one.ask(prompt(at), read=FULL // BLOCK - 1) == "done"))
+        for kind, wanted in zip(kinds, expected, strict=True):
+            reused = [0 if "prompt_logprobs" in kind else FULL] * 2
+            found = one.ask(prompt(0), prompt(1), sampling=kind)
+            assert found == wanted | {"reused": reused}, kind
+        made = [each for each in one.ask([], decisions=1) if each["tokens"]]
+        assert [each["tokens"] for each in made] == [FULL] * 2
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
 def test_no_request_waits_for_the_load_of_another(
     python: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ for each) and optionally `params` (transfer parameters for all of them). The ans
 tokens, how many of each prompt were not computed, and the seconds to each first token. Only lines
 that begin with MARK are answers. A request may also have:
 
+- `sampling`: further sampling parameters; the answer has `outputs`, the tokens of each of the
+  answers to a prompt, and `logprobs`, how many tokens of each prompt have theirs
 - `adapter`: name, number and path of a LoRA adapter for all its prompts
 - `stop`: a daemon's process id; it is stopped when the next load that no step waits for begins, and
   the answer says in which order the prompts ended
@@ -33,7 +35,7 @@ def scheduler_side(llm: Any) -> Any:
 def key_of(llm: Any, place: int, tokens: list[int]) -> bytes:
     from types import SimpleNamespace
 
-    from offstage.host.connectors.vllm.plans import chain, salt_of, shards
+    from offstage.host.connectors.vllm.keys import chain, salt_of, shards
 
     plain = SimpleNamespace(cache_salt=None, lora_request=None)
     config = llm.llm_engine.vllm_config
@@ -138,8 +140,8 @@ def main() -> None:
             continue
         prompts = [TokensPrompt(prompt_token_ids=one) for one in asked["prompts"]]
         sampling = SamplingParams(
-            temperature=0,
             max_tokens=asked["tokens"],
+            **({"temperature": 0} | asked.get("sampling", {})),
             extra_args={"kv_transfer_params": asked["params"]} if "params" in asked else None,
         )
         adapter = LoRARequest(*asked["adapter"]) if "adapter" in asked else None
@@ -149,6 +151,9 @@ def main() -> None:
             "reused": [one.num_cached_tokens for one in ended],
             "first_s": [one.metrics.first_token_latency for one in ended],
         }
+        if "sampling" in asked:
+            answer["outputs"] = [[list(each.token_ids) for each in one.outputs] for one in ended]
+            answer["logprobs"] = [len(one.prompt_logprobs or ()) for one in ended]
         if "stop" in asked:
             at = [one.metrics.last_token_ts for one in ended]
             answer["order"] = sorted(range(len(at)), key=at.__getitem__)

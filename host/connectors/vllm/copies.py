@@ -20,9 +20,9 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, Stream
+from offstage.host.connectors.vllm.keys import shards
 from offstage.host.connectors.vllm.loads import LOAD_BYTES, Apart, Load, parts_of
-from offstage.host.connectors.vllm.plans import shards
-from offstage.host.connectors.vllm.steps import Report, Step
+from offstage.host.connectors.vllm.steps import Landed, Report, Step, There
 
 __all__ = ["Copies"]
 
@@ -61,11 +61,12 @@ class Copies:
         self.counts: Counter[str] = Counter()
         self._layers: list[Any] = []
         self._cuts: list[int] = []
+        self._parts: list[int] = []
         self._failed: set[int] = set()  # in this step
         self._apart: Apart | None = None
         self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
         self._over: set[str] = set()  # requests whose loads apart have ended
-        self._landed: list[tuple[str, int, float, float]] = []
+        self._landed: list[Landed] = []
         self._bad: set[int] = set()  # until the scheduler has taken note
         self._saving: set[bytes] = set()
         self._stored: deque[bytes] = deque()
@@ -75,6 +76,7 @@ class Copies:
         self._loaded = self._saved = 0  # layers of this step
         self._waited_s = self._took_s = self._began_s = 0.0
         self._loaded_bytes = 0
+        self._over_loads: list[Load] = []  # of this step
 
     def register(self, layers: list[Any], block_count: int) -> None:
         """vLLM's memory: a tensor of each layer whose first dimension is blocks, or equal parts of
@@ -82,6 +84,7 @@ class Copies:
         self._layers = [layer.unflatten(0, (block_count, -1)) for layer in layers]
         sizes = [layer[0].numel() * layer.element_size() for layer in self._layers]
         self._cuts = [int(end) for end in np.cumsum(sizes)]
+        self._parts = parts_of(self._cuts)
         if self._cuts[-1] != self._size:
             found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
@@ -102,12 +105,16 @@ class Copies:
         for request, loads, patience_s in step.apart:
             blocks = [block for _, block in loads]
             if self._apart is None or not step.holds():
-                self._end_apart(request, set(blocks), 0, 0.0, 0.0)
+                self._end_apart(set(blocks), Landed(request, 0, 0.0, 0.0))
             else:
                 keys = self._names([key for key, _ in loads])
                 self._apart.add(request, keys, blocks, patience_s)
-        if not step.loads:
-            return
+        since_s = time.monotonic()
+        if step.loads:
+            self._load_step(step)
+            self._waited_s += time.monotonic() - since_s
+
+    def _load_step(self, step: Step) -> None:
         if self._client is None or not step.holds():
             self._lose({block for _, block in step.loads})
             return
@@ -118,7 +125,7 @@ class Copies:
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
             self._load = Load(
-                self._client, keys, [block for _, block in loads], parts_of(self._cuts), until_s
+                self._client, keys, [block for _, block in loads], self._parts, until_s
             )
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
@@ -127,23 +134,21 @@ class Copies:
 
     def landed(self) -> set[str]:
         """After a step: requests whose asynchronous loads have ended and are in vLLM's memory."""
-        for request, load, *seconds in self._apart.ended() if self._apart else []:
+        for load, landed in self._apart.ended() if self._apart else []:
             for layer in range(len(self._layers)):
                 self._copy_in(load, layer)
-            self._end_apart(request, load.lost(), len(load.blocks), *seconds)
+            self._end_apart(load.lost(), landed)
             if load.late:
                 self.counts["load_late_blocks"] += len(load.blocks)
         over, self._over = self._over, set()
         return over
 
-    def _end_apart(
-        self, request: str, lost: set[int], count: int, took_s: float, alone_s: float
-    ) -> None:
+    def _end_apart(self, lost: set[int], landed: Landed) -> None:
         self._apart_failed |= lost
         self.counts["load_failed_blocks"] += len(lost)
-        self._landed.append((request, count * self._size, took_s, alone_s))
-        if took_s >= 0:
-            self._over.add(request)
+        self._landed.append(landed)
+        if landed.took_s >= 0:
+            self._over.add(landed.request)
 
     def wait_for(self, layer: int) -> None:
         """Wait until this and all earlier layers of the loads are in vLLM's memory."""
@@ -172,15 +177,14 @@ class Copies:
         load, self._load = self._load, None
         if load is None:
             return
-        since_s = time.monotonic()
         for layer in range(self._loaded, len(self._layers)):
             self._copy_in(load, layer)
         lost = load.lost()
         self._lose(set(load.blocks) if unseen else lost)
+        self._over_loads.append(load)
         if load.late:
             self.counts["load_late_blocks"] += len(load.blocks)
         self._loaded = len(self._layers)
-        self._waited_s += time.monotonic() - since_s
 
     def _lose(self, blocks: set[int]) -> None:
         self._failed |= blocks
@@ -199,7 +203,9 @@ class Copies:
 
     def end(self, step: Step) -> None:
         """The step is over: store its saves while vLLM continues."""
+        since_s = time.monotonic()
         self._end_load(unseen=self._by_layer)
+        self._waited_s += time.monotonic() - since_s
         if self._agree is not None and step.loads:
             self._bad |= self._agree(self._failed)
         self._begin_saves(step)
@@ -251,7 +257,7 @@ class Copies:
         for save in self._saves:
             blocks = torch.tensor(save.blocks).to(source.device)
             self._part(save.memory, layer).copy_(source[blocks])
-            if save.stream is not None:
+            if save.stream is not None and self._cuts[layer] in self._parts[:-1]:
                 save.stream.fill(self._cuts[layer])
         self._saved += 1
 
@@ -311,7 +317,9 @@ class Copies:
             self._took_s,
             stored,
             self._landed,
+            There.of(load.there() for load in self._over_loads),
         )
         self.counts["load_wait_seconds"] += self._waited_s  # type: ignore[assignment]
-        self._loaded_bytes, self._waited_s, self._landed = 0, 0.0, []
+        self._loaded_bytes, self._waited_s = 0, 0.0
+        self._landed, self._over_loads = [], []
         return report

@@ -9,6 +9,7 @@ from threading import Condition
 import numpy as np
 
 from offstage.host.connectors.objects import Completion, ObjectClient, State
+from offstage.host.connectors.vllm.steps import Landed, There
 
 __all__ = ["LOAD_BYTES", "Apart", "Load", "parts_of"]
 
@@ -43,6 +44,7 @@ class Load:
         """`ends`: of the parts of an object that are waited for one by one, in bytes."""
         self.blocks, self._until_s, self.late = blocks, until_s, False
         self.ended_s: float | None = None
+        self.first_s: float | None = None
         self.memory = np.empty((len(keys), ends[-1]), np.uint8)
         self._ends = ends
         self._there = Condition()
@@ -65,6 +67,7 @@ class Load:
     def _ended(self, completion: Completion) -> None:
         with self._there:
             self._done, self.ended_s = completion.done, time.monotonic()
+            self.first_s = completion.first_s
             self.late |= State.LATE in completion.states
             self._there.notify()
 
@@ -80,6 +83,14 @@ class Load:
         """Whether it has ended, or its deadline has passed."""
         with self._there:
             return self._done is not None or time.monotonic() > self._until_s
+
+    def there(self) -> There:
+        """When its blocks were there, seconds before now; of one that is late nothing is known."""
+        now_s = time.monotonic()
+        with self._there:
+            if self.late or self.first_s is None or self.ended_s is None:
+                return There()
+            return There(now_s - self.first_s, now_s - self.ended_s)
 
     def lost(self) -> set[int]:
         """Wait for the end: blocks that did not load."""
@@ -126,10 +137,9 @@ class Apart:
         self._waiting.extend(pieces)
         self._go_on()
 
-    def ended(self) -> list[tuple[str, Load, float, float]]:
-        """Pieces that have ended since the last call, whole or late. With the last of a request
-        comes how long it took and how long of this no load before it was in flight, in seconds;
-        with others -1. A load's time ends with its last block, not with the step that runs then."""
+    def ended(self) -> list[tuple[Load, Landed]]:
+        """Pieces that have ended since the last call, whole or late. A load's time ends with its
+        last block, not with the step that runs then."""
         over = [one for one in self._flying if one[1].is_over()]
         self._flying = [one for one in self._flying if one not in over]
         found = []
@@ -142,7 +152,7 @@ class Apart:
                 took_s = max(0.0, ended_s - begun_s)
                 alone_s = max(0.0, ended_s - max(begun_s, self._free_s))
                 self._free_s = max(self._free_s, ended_s)
-            found.append((request, load, took_s, alone_s))
+            found.append((load, Landed(request, load.memory.nbytes, took_s, alone_s, load.there())))
         self._go_on()
         return found
 

@@ -7,60 +7,31 @@ recomputed. Everything here runs on the scheduler's thread, except the completio
 run on the object client's and set single fields.
 """
 
-import hashlib
-import json
 import time
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
+from offstage.host.connectors.vllm.keys import chain, salt_of, shards
 from offstage.host.connectors.vllm.requests import RequestLog
-from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
+from offstage.host.connectors.vllm.steps import PATIENCE_S, Landed, Report, Step
 from offstage.host.model.identity import Adapters, Weights
 
-__all__ = ["Gone", "Plans", "Saved", "chain", "salt_of", "shards"]
+__all__ = ["Gone", "Plans", "Saved"]
 
 LEASE_S = 10.0  # of blocks found by a lookup, until they are loaded
 AGAIN_S = 0.01  # between two lookups of the next block that another engine prefills
 PATIENCE_MIN_S = 0.25  # with less, a pause of the machine would look like a slow tier
-IDLE_S = 0.001  # wait for a lookup when vLLM has nothing else to do
+IDLE_S = 0.001  # wait for a load when vLLM has nothing else to do
+LOOK_IDLE_S = 0.005  # the same for a lookup, whose answer ends the wait
 EXPECT_IDLE_S = 0.005  # the same, for another engine
 GROW = 8  # factor for the number of blocks to look up, after all of the last ones were found
 TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
-
-
-def chain(
-    tokens: Sequence[int], block_tokens: int, first: bytes, known: Sequence[bytes] = ()
-) -> list[bytes]:
-    """A key for each full block: a hash of the block's tokens and of the key before it, `first`
-    before the first one. `known`: keys from a call with fewer tokens."""
-    keys = list(known)
-    for at in range(len(keys) * block_tokens, len(tokens) - block_tokens + 1, block_tokens):
-        text = array("q", tokens[at : at + block_tokens]).tobytes()
-        before = keys[-1] if keys else first
-        keys.append(hashlib.blake2b(text, digest_size=32, key=before).digest())
-    return keys
-
-
-def salt_of(request: Any, adapter: Weights | None = None) -> bytes:
-    """The prefix of the first block's key: adapters, by content, and salts give different keys.
-    `adapter`: the request's, which must be known."""
-    assert request.lora_request is None or adapter is not None, "whose KV?"
-    text = json.dumps([request.cache_salt or "", adapter.digest if adapter else ""])
-    return hashlib.blake2b(text.encode(), digest_size=32).digest()
-
-
-def shards(keys: Sequence[bytes], ranks: int) -> list[bytes]:
-    """Keys of the parts that each of `ranks` workers has of these blocks, block by block; with one
-    worker, the blocks' keys."""
-    if ranks == 1:
-        return list(keys)
-    return [key + rank.to_bytes(2, "big") for key in keys for rank in range(ranks)]
 
 
 @dataclass(frozen=True)
@@ -106,6 +77,7 @@ class _Request:
     within_s: float = 0.0  # that look may take
     window: int = 1  # blocks that are looked for next, of those that another engine prefills
     found: int | None = None
+    answered: Event = field(default_factory=Event)  # the last look has been
     saved: int = 0
     first: int = 0
     decision: Decision | None = None
@@ -149,7 +121,6 @@ class Plans:
         self._requests: dict[str, _Request] = {}
         self._step = Step()
         self._numbers = 0
-        self._idle = True
         self._running: set[str] = set()  # in the last step
         self._loading: list[Decision] = []
         self._landing: dict[str, _Landing] = {}
@@ -198,6 +169,7 @@ class Plans:
             self._log.asked(one.request.request_id)
         keys = one.keys[first:] if count is None else one.keys[first : first + count]
         one.looked_s = time.monotonic()
+        one.answered.clear()
         one.within_s = min(self._patience_s, self._bound_s(one.request.num_tokens))
 
         def ended(completion: Completion) -> None:
@@ -206,8 +178,9 @@ class Plans:
             parts = completion.done
             done = [all(parts[at : at + self._ranks]) for at in range(0, len(parts), self._ranks)]
             one.window = 1 if False in done else GROW * one.window
-            one.saved = first + (done.index(False) if False in done else len(done))
-            one.found = one.saved
+            one.found = first + (done.index(False) if False in done else len(done))
+            one.saved = max(one.saved, one.found)
+            one.answered.set()
 
         keys = shards(keys, self._ranks)
         sizes = [self._size] * len(keys)
@@ -246,16 +219,23 @@ class Plans:
         if one.looked_s == 0.0:
             self._look(one, 0)
         last = (int(request.num_tokens) - 1) // self._block_tokens
+        one.first = computed // self._block_tokens
+        one.asked = request.num_tokens - computed
+        most = max(0, min(last, len(one.keys)) * self._block_tokens - computed)
+        # vLLM takes no hit for a request that wants figures of each token of its prompt.
+        computes_all = getattr(request, "skip_reading_prefix_cache", False)
+        if most == 0 or computes_all or self._is_vain(one, most):
+            return self._nothing_to_load(one, computed)
+        if one.found is None and not self._running:
+            one.answered.wait(LOOK_IDLE_S)
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
         if one.found is None and time.monotonic() - one.looked_s > one.within_s:
             one.found = 0  # no answer: compute it
             self.counts["lookup_late"] += 1
         if one.found is None or expected:
-            if self._idle:
-                time.sleep(EXPECT_IDLE_S if expected else IDLE_S)
+            if expected and not self._running:
+                time.sleep(EXPECT_IDLE_S)
             return None
-        one.first = computed // self._block_tokens
-        one.asked = request.num_tokens - computed
         tokens = max(0, min(one.found, last) * self._block_tokens - computed)
         one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
         if tokens and (one.decision is None or one.decision.tokens != tokens):
@@ -269,6 +249,25 @@ class Plans:
             wasted = tokens // self._block_tokens if self._ahead and not fetched else 0
             self._log.matched(request.request_id, computed, tokens, missing, wasted)
         return tokens if fetched else 0
+
+    def _is_vain(self, one: _Request, most: int) -> bool:
+        """Before the tier has answered: whether `most` tokens, all that it could have, are faster
+        computed than fetched."""
+        if one.decision is not None and one.decision.blind:
+            return True
+        if one.found is not None or not self._choose or one.hints.expect_tokens:
+            return False
+        if not self.choice.is_vain(most):
+            return False
+        one.decision = self.choice.decide(most)
+        one.decision.blind = True
+        return True
+
+    def _nothing_to_load(self, one: _Request, computed: int) -> int:
+        """Whatever the tier has, nothing is loaded, and so nothing waits for its answer."""
+        if self._log is not None:
+            self._log.matched(one.request.request_id, computed, 0, 0, 0)
+        return 0
 
     def is_apart(self, request: Any) -> bool:
         """Whether to load the match asynchronously, since other requests would wait for it in the
@@ -328,7 +327,7 @@ class Plans:
             full = min(count, len(known)) // self._block_tokens
             if one.hints.share_tokens >= 0:
                 full = min(full, one.hints.share_tokens // self._block_tokens)
-            if full > one.saved:
+            if full > one.saved and not self._may_have(one):
                 one.keys = chain(known, self._block_tokens, one.salt, one.keys)
                 blocks = blocks_of(request_id)[:full]
                 self._step.saves.append((one.keys[one.saved : full], blocks))
@@ -337,8 +336,8 @@ class Plans:
         self._numbers += 1
         if self._log is not None:
             self._log.step(self._numbers, computed)
-        self._idle, self._running = not computed, set(computed)
-        if self._idle and self._landing:
+        self._running = set(computed)
+        if not computed and self._landing:
             time.sleep(IDLE_S)  # vLLM asks again at once
         step, self._step = self._step, Step()
         step.number, step.tokens = self._numbers, tokens
@@ -347,14 +346,20 @@ class Plans:
             self._deciding[step.number], self._loading = self._loading, []
         return step
 
+    def _may_have(self, one: _Request) -> bool:
+        """Whether the tier may say yet that it has the request's blocks: a later step saves those
+        that it has not."""
+        return one.found is None and time.monotonic() - one.looked_s <= one.within_s
+
     def _begin(self, one: _Request) -> None:
         """A request is scheduled, for the first time or once more."""
         if one.decision is not None:
             self._loading.append(one.decision)
+            matched = 0 if one.decision.blind else one.decision.tokens
             if not one.decision.fetched:
-                self.counts["recomputed_tokens"] += one.decision.tokens
+                self.counts["recomputed_tokens"] += matched
             if not one.begun:
-                self.counts["matched_tokens"] += one.decision.tokens
+                self.counts["matched_tokens"] += matched
             one.decision = None
         if not one.begun:
             one.begun = True
@@ -363,14 +368,16 @@ class Plans:
     def learn(self, report: Report) -> None:
         """Learn from the report of a completed step."""
         if self._log is not None:
-            self._log.step_ended(report.number)
+            self._log.step_ended(report.number, report.there)
         computed_s = report.took_s - report.waited_s
         if report.tokens >= self._block_tokens:
             self.choice.compute.learn(report.tokens, computed_s)
+        elif report.tokens and not report.loaded_bytes:
+            self.choice.compute.begins(computed_s)
         if report.loaded_bytes:
             self.choice.fetch.learn(report.loaded_bytes, report.waited_s)
         for landed in report.landed:
-            self._learn_landed(*landed)
+            self._learn_landed(landed)
         ended = self._deciding.pop(report.number, [])
         fetched = sum(one.tokens for one in ended if one.fetched)
         for one in ended:
@@ -388,19 +395,17 @@ class Plans:
                 if self._parts[key] == self._ranks:
                     self._events.append(saved)
 
-    def _learn_landed(
-        self, request_id: str, loaded_bytes: int, took_s: float, alone_s: float
-    ) -> None:
-        one = self._landing.get(request_id)
+    def _learn_landed(self, landed: Landed) -> None:
+        one = self._landing.get(landed.request)
+        if self._log is not None:
+            self._log.landed(landed.request, landed.there)
         if one is None:
             return
-        one.loaded_bytes += loaded_bytes
-        one.took_s, one.alone_s = max(one.took_s, took_s), max(one.alone_s, alone_s)
-        one.workers -= took_s >= 0
+        one.loaded_bytes += landed.loaded_bytes
+        one.took_s, one.alone_s = max(one.took_s, landed.took_s), max(one.alone_s, landed.alone_s)
+        one.workers -= landed.took_s >= 0
         if one.workers == 0:
-            del self._landing[request_id]
-            if self._log is not None:
-                self._log.landed(request_id)
+            del self._landing[landed.request]
             if one.loaded_bytes:
                 self.choice.fetch.learn(one.loaded_bytes, one.alone_s)
             self.choice.ended(one.decision, one.took_s)
@@ -423,6 +428,7 @@ class Plans:
         if self._log is not None:
             self._log.finish(request.request_id)
         one = self._requests.pop(request.request_id, None)
+        self._running.discard(request.request_id)
         self._landing.pop(request.request_id, None)
         if one is None:
             return

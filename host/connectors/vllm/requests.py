@@ -13,6 +13,7 @@ from typing import Any
 
 from offstage.bindings.durable import writable
 from offstage.bindings.errors import BadInput, needs
+from offstage.host.connectors.vllm.steps import There
 from offstage.host.request_file import write_requests
 from offstage.host.request_record import Found, RequestRecord, ServedRun, Used
 
@@ -80,11 +81,11 @@ class RequestLog:
         if record is not None:
             self._loading.append(record)
 
-    def landed(self, request_id: str) -> None:
-        """An asynchronous load has ended."""
+    def landed(self, request_id: str, there: There) -> None:
+        """A piece of an asynchronous load has ended."""
         record = self._record(request_id)
         if record is not None:
-            record.last_block_ns = self._at()
+            self._there(record, there)
 
     def step(self, number: int, computed: dict[str, int]) -> None:
         """A step begins; `computed`: tokens of each of its requests after it. One that has all of
@@ -101,11 +102,11 @@ class RequestLog:
         self._steps[number] = tokens, self._loading
         self._loading = []
 
-    def step_ended(self, number: int) -> None:
-        """The scheduler learns that a step has ended."""
+    def step_ended(self, number: int, there: There) -> None:
+        """The scheduler learns that a step has ended, and when its loads were there."""
         tokens, loading = self._steps.pop(number, ([], []))
         for record in loading:
-            record.last_block_ns = self._at()
+            self._there(record, there)
         for record in tokens:
             if record.first_token_ns is None:
                 record.prefilled_ns = self._at()
@@ -121,6 +122,15 @@ class RequestLog:
     def write(self) -> None:
         """Write all that have ended. RunFailed: the disk refuses."""
         write_requests(self._path, [(RUN, list(self._ended))])
+
+    def _there(self, record: RequestRecord, there: There) -> None:
+        """Blocks of a load were there, the first of them and the last."""
+        now_ns, asked_ns = self._at(), record.asked_ns or 0
+        if there.first_s is not None and record.first_block_ns is None:
+            record.first_block_ns = max(asked_ns, now_ns - int(there.first_s * 1e9))
+        if there.last_s is not None:
+            last_ns = max(asked_ns, now_ns - int(there.last_s * 1e9))
+            record.last_block_ns = max(record.last_block_ns or 0, last_ns)
 
     def _record(self, request_id: str) -> RequestRecord | None:
         found = self._open.get(request_id)

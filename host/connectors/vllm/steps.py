@@ -1,10 +1,11 @@
 """Messages about a step: from the scheduler to its workers, and back when the step is done."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from offstage.host.model.identity import Weights
 
-__all__ = ["PATIENCE_S", "Report", "Step"]
+__all__ = ["PATIENCE_S", "Landed", "Report", "Step", "There"]
 
 PATIENCE_S = 5.0  # limit for a step's loads, until the time of computing is known
 
@@ -34,6 +35,35 @@ class Step:
 
 
 @dataclass
+class There:
+    """When the first and the last block of loads were in the worker's memory: seconds before its
+    report, since a worker may have another clock. None: none came."""
+
+    first_s: float | None = None
+    last_s: float | None = None
+
+    @classmethod
+    def of(cls, loads: Iterable["There"]) -> "There":
+        """Of several loads, or several workers."""
+        known = [(one.first_s, one.last_s) for one in loads]
+        firsts = [first for first, _ in known if first is not None]
+        lasts = [last for _, last in known if last is not None]
+        return cls(max(firsts, default=None), min(lasts, default=None))
+
+
+@dataclass
+class Landed:
+    """A piece of a load apart that has ended. With the last piece of the request come the seconds
+    of all of them, and those in which no load before it was in flight; with others -1."""
+
+    request: str
+    loaded_bytes: int
+    took_s: float
+    alone_s: float
+    there: There = field(default_factory=There)
+
+
+@dataclass
 class Report:
     """Outcome of a step, from one worker or merged from all of them."""
 
@@ -44,9 +74,10 @@ class Report:
     took_s: float = 0.0
     stored: list[bytes] = field(default_factory=list)
     """Blocks of which this worker's part is stored; of all workers, once for each of them."""
-    landed: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Of loads apart: the request, bytes, and with its last ones (else -1) the seconds of all, and
-    those in which no load before it was in flight."""
+    landed: list[Landed] = field(default_factory=list)
+    """Of loads apart."""
+    there: There = field(default_factory=There)
+    """Of the step's own loads."""
 
     def aggregate(self, other: "Report") -> "Report":
         """Merge the reports of two workers, which wait for each other in every layer."""
@@ -58,4 +89,5 @@ class Report:
             max(self.took_s, other.took_s),
             self.stored + other.stored,
             self.landed + other.landed,
+            There.of((self.there, other.there)),
         )

@@ -10,6 +10,7 @@ import contextlib
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from offstage.testbeds.beds.daemon import Daemon
@@ -31,7 +32,7 @@ from offstage.testbeds.bench.engines.bed import (
 from offstage.testbeds.bench.engines.link import End, Engine, engine
 from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
-__all__ = ["ARMS", "bench_engine"]
+__all__ = ["ARMS", "bench_engine", "play_in_turn"]
 
 ARMS: dict[str, dict[str, object] | None] = {
     "recompute": None,
@@ -105,3 +106,14 @@ def _play(one: Engine, traffic: Arrivals, *, hurry: bool = False) -> Ends:
         end = one.answer(End, WAIT_S)
         ends[end.id] = end
     return {number: (sent[number], end) for number, end in ends.items()}
+
+
+def play_in_turn(one: Engine, traffic: Arrivals, numbers: Iterable[int] | None = None) -> Ends:
+    """Send these requests, or all, each when the one before it has ended."""
+    ends: Ends = {}
+    for number in range(len(traffic.requests)) if numbers is None else numbers:
+        request = traffic.requests[number]
+        sent_s = time.monotonic()
+        one.send(id=number, prompt=request.prompt, outputs=request.outputs)
+        ends[number] = sent_s, one.answer(End, WAIT_S)
+    return ends

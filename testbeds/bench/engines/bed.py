@@ -48,6 +48,11 @@ class Bed:
     payload_bytes: int
     backend: str
 
+    @property
+    def context_tokens(self) -> int:
+        """Of the model."""
+        return int(str(self.arguments["max_model_len"]))
+
 
 def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
     """A bed for a model: vLLM's cache holds two of its contexts, and the tier's memory one.
@@ -79,8 +84,8 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
 
 
 @contextlib.contextmanager
-def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
-    """One daemon for all arms."""
+def daemon(bed: Bed, folder: Path, **more: Mapping[str, object]) -> Iterator[Daemon]:
+    """One daemon for all arms; `more` sections of its configuration."""
     sections = {
         "daemon": {
             "endpoint": f"ipc://{folder}/control",
@@ -99,7 +104,7 @@ def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
             "values": 1 << 17,
         },
     }
-    with serve(sections, folder) as tier:
+    with serve(sections | more, folder) as tier:
         yield tier
 
 

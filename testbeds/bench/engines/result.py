@@ -3,14 +3,21 @@
 Its page is made from the same object, read back from the file of `--out`.
 """
 
+import statistics
 from collections.abc import Sequence
 
 import msgspec
 
-from offstage.testbeds.bench.rows import BenchResult, Row
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["Arm", "Decision", "EngineResult", "Regret", "below"]
+
+
+RECOMPUTE, CHOSEN = "recompute", "fetch or recompute"
+BOUNDS = {6000: 1 / 8, 1500: 1 / 2, 0: 1.05}
+"""Aims of a stored prompt that is alone: its time to the first token over that of computing it, by
+the least length."""
 
 
 def below(values: Sequence[float], share: float) -> float:
@@ -89,17 +96,42 @@ class EngineResult(BenchResult, kw_only=True):
     storage: str = ""
     apart: bool = False
     """One engine prefills and another decodes."""
+    load_before: float | None = None
+    """Of prompts that are alone: processes that ran on this machine in the minute before, in the
+    mean."""
 
     def compare(self) -> None:
         """Set the rows: each arm's times to the first token against those without the tier."""
-        alone = self.arms["recompute"].first_s
+        if self.load_before is not None:
+            self._compare_lengths()
+            return
+        alone = self.arms[RECOMPUTE].first_s
         for name, arm in self.arms.items():
             for share, which in ((0.5, "p50"), (0.9, "p90")):
                 one, other = below(arm.first_s, share), below(alone, share)
                 self.rows.append(Row(f"{name}, {which}", "seconds", one, other, one / other))
 
+    def _compare_lengths(self) -> None:
+        """Rows of prompts that are alone, by length: medians, and the aims of what decides."""
+        for name, arm in self.arms.items():
+            length, _, which = name.partition(" tokens, ")
+            if which == RECOMPUTE:
+                continue
+            alone = self.arms[f"{length} tokens, {RECOMPUTE}"].first_s
+            one, other = statistics.median(arm.first_s), statistics.median(alone)
+            tokens = int(length.replace(",", ""))
+            bound = next(bound for least, bound in BOUNDS.items() if tokens >= least)
+            aim = aimed(one / other, "<=", bound) if which == CHOSEN else None
+            self.rows.append(Row(name, "seconds", one, other, one / other, aim))
+
     def about(self) -> list[str]:
         """Its setup."""
+        if self.load_before is not None:
+            return [
+                f"{self.provenance} on {self.storage}: {self.requests} prompts, each alone in an "
+                f"engine that never had it, {self.rounds} rounds; {self.load_before:.1f} processes "
+                "ran on this machine before"
+            ]
         return [
             f"{self.provenance} on {self.storage}: {self.requests} requests of "
             f"{self.trace}, a token is {1 / self.scale:.1f} of the trace's, a second "

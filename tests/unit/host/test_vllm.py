@@ -11,8 +11,9 @@ import pytest
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
-from offstage.host.connectors.vllm.plans import Gone, Plans, Saved, chain, salt_of, shards
-from offstage.host.connectors.vllm.steps import Report, Step
+from offstage.host.connectors.vllm.keys import chain, salt_of, shards
+from offstage.host.connectors.vllm.plans import Gone, Plans, Saved
+from offstage.host.connectors.vllm.steps import Landed, Report, Step
 from offstage.host.model.identity import Adapters, Weights
 
 BLOCK = 4
@@ -167,9 +168,23 @@ def test_the_longest_stored_prefix_is_matched(
     store.stored.update(keys[:stored])
     plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
-    assert plans.match(one, computed) is None, "it is not known yet"
+    most = (count - 1) // BLOCK * BLOCK - computed
+    assert plans.match(one, computed) == (None if most > 0 else 0), "it is not known yet"
+    assert plans.plan({"r": count}, lambda _: [0, 1, 2, 3]).saves == [], "the tier may have it"
     store.answer()
     assert plans.match(one, computed) == matched
+
+
+def test_a_request_of_prompt_figures_loads_nothing() -> None:
+    """vLLM computes all of its prompt: nothing waits for the look-up, and nothing is decided."""
+    store, tokens = Store(), list(range(17))
+    store.stored.update(chain(tokens, BLOCK, salt_of(request("r", []))))
+    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
+    one.skip_reading_prefix_cache = True
+    plans.arrive(one)
+    assert plans.match(one, 0) == 0 and not plans.choice.decisions
+    store.answer()
+    assert plans.match(one, 0) == 0 and not plans.choice.decisions
 
 
 def test_a_hole_ends_the_prefix_and_is_filled() -> None:
@@ -350,10 +365,13 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
     [(name, pairs, patience_s)] = step.apart
     assert (name, [block for _, block in pairs], patience_s) == ("r", [4, 5, 6], 60.0)
     assert plans.counts["matched_tokens"] == 24
-    first = Report(step.number, 0, landed=[("r", 100, -1.0, -1.0), ("r", 200, 2.0, 1.5)])
+    first = Report(
+        step.number, 0, landed=[Landed("r", 100, -1.0, -1.0), Landed("r", 200, 2.0, 1.5)]
+    )
     plans.learn(first)
     assert plans.choice.fetch.count == 0 and plans.choice.decisions[-1].took_s == -1.0
-    plans.learn(Report(step.number + 1, 0, landed=[("r", 300, 1.0, 1.0), ("gone", 1, 1.0, 1.0)]))
+    last = [Landed("r", 300, 1.0, 1.0), Landed("gone", 1, 1.0, 1.0)]
+    plans.learn(Report(step.number + 1, 0, landed=last))
     assert plans.choice.fetch.count == 1 and plans.choice.decisions[-1].took_s == 2.0
     assert plans.choice.fetch.fit == (0.0, 1.5 / 600), "the wait for other loads is not its cost"
 

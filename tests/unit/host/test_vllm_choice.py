@@ -65,11 +65,11 @@ def test_a_load_costs_neither_the_step_beside_it_nor_the_loads_before(
             clock.load()
         clock.now_s = until_s
         ended = apart.ended()
-        assert [took_s for *_, took_s, _ in ended] == pytest.approx(
+        assert [one.took_s for _, one in ended] == pytest.approx(
             [LOAD_S * (1 + one) for one in range(together)]
         )
-        for *_, alone_s in ended:
-            chosen.fetch.learn(SIZE, alone_s)
+        for _, landed in ended:
+            chosen.fetch.learn(SIZE, landed.alone_s)
     made = chosen.decide(TOKENS, apart=True)
     assert made.fetch_s == pytest.approx(LOAD_S + START_S) and made.fetched
     assert made.compute_s == pytest.approx(PER_TOKEN_S * TOKENS)
@@ -117,3 +117,21 @@ def test_parts_of_an_object_are_worth_their_calls() -> None:
     assert parts_of([(1 + one) << 14 for one in range(6)]) == [4 << 14, 6 << 14]
     assert parts_of([(1 + one) << 20 for one in range(3)]) == [1 << 20, 2 << 20, 3 << 20]
     assert parts_of([7]) == [7]
+
+
+def test_steps_of_one_size_are_told_from_their_fixed_part() -> None:
+    """An engine that fetches computes 32 tokens in most of its steps. With steps of one token,
+    which take 5 ms, the line says that 32 more tokens cost 3 ms, and not the 8 ms of the step: a
+    load of 6 ms is not worth it, and nobody waits for the tier to say that it could be."""
+    chosen = Choice(SIZE / TOKENS)
+    for _ in range(SAMPLES_MIN):
+        chosen.compute.learn(32, 0.008)
+        chosen.fetch.learn(32 * SIZE / TOKENS, 0.006)
+    assert chosen.decide(32).fetched and not chosen.is_vain(32)
+    chosen.compute.begins(0.005)
+    one = chosen.decide(32)
+    assert one.compute_s == pytest.approx(0.003, rel=0.1) and not one.fetched
+    assert chosen.is_vain(32) and not chosen.is_vain(0)
+    for _ in range(TRY_EVERY - 1):
+        assert chosen.is_vain(32) and not chosen.decide(32).fetched
+    assert not chosen.is_vain(32) and chosen.decide(32).fetched, "one looks whether it still is so"

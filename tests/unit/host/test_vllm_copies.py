@@ -15,8 +15,8 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm import loads
 from offstage.host.connectors.vllm.copies import Copies
-from offstage.host.connectors.vllm.plans import shards
-from offstage.host.connectors.vllm.steps import Step
+from offstage.host.connectors.vllm.keys import shards
+from offstage.host.connectors.vllm.steps import Step, There
 from offstage.host.model.identity import digest_of, files_of
 
 
@@ -97,16 +97,20 @@ def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
         assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
 
 
-def test_a_layer_goes_out_before_the_next_is_computed() -> None:
-    """Each layer is sent as it stands when it is computed, and the object is there after the
-    last."""
+@pytest.mark.parametrize("part_bytes", [1, 64])
+def test_a_layer_goes_out_before_the_next_is_computed(
+    part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of an object is sent as it stands when its last layer is computed, a small one with
+    the layers after it, and the object is there after the last."""
+    monkeypatch.setattr(loads, "PART_BYTES", part_bytes)
     memory = Memory()
     worker, layers = copies(memory, 0)
     step = Step(saves=[([b"a"], [0])])
     worker.load(step)
     worker.save_layer(step, 0)
     layers[0] += 1000  # as the next step may do
-    assert memory.order == ["sent 4"] and not memory.objects
+    assert memory.order == (["sent 4"] if part_bytes == 1 else []) and not memory.objects
     worker.save_layer(step, 1)
     assert not memory.objects
     worker.end(step)
@@ -280,7 +284,9 @@ def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPa
             buffer[:] = 99
         for part in range(2):
             more["landed"](part, frozenset({1}))
-        more["tell"](Completion(1, (State.DONE, State.UNREADABLE), ("", "")))
+        more["tell"](
+            Completion(1, (State.DONE, State.UNREADABLE), ("", ""), time.monotonic() - 1.0)
+        )
 
     if late:
         time.sleep(0.02)
@@ -290,8 +296,12 @@ def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPa
         come()
     one_step(worker, Step())
     assert worker.landed() == {"r"} and worker.failed() == ({1, 5} if late else {5})
-    [(name, size, took_s, alone_s)] = worker.report(Step()).landed
-    assert (name, size) == ("r", 56) and took_s >= alone_s >= 0.0
+    [one] = worker.report(Step()).landed
+    assert (one.request, one.loaded_bytes) == ("r", 56) and one.took_s >= one.alone_s >= 0.0
+    if late:
+        assert one.there == There()
+    else:
+        assert one.there.first_s == pytest.approx(one.there.last_s + 1.0, abs=0.5)
     assert worker.counts["load_late_blocks"] == (2 if late else 0) and worker.landed() == set()
     come()
     one_step(worker, Step())

@@ -11,7 +11,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm.plans import Plans
 from offstage.host.connectors.vllm.requests import RECORDS_MAX, RequestLog, log_of
-from offstage.host.connectors.vllm.steps import Report
+from offstage.host.connectors.vllm.steps import Landed, Report, There
 from offstage.host.request_file import read_requests
 from offstage.host.request_record import Found, RequestRecord
 
@@ -49,12 +49,12 @@ class Engine:
             cache_salt=None,
         )
 
-    def step(self, begin: int, end: int, computed: int) -> None:
+    def step(self, begin: int, end: int, computed: int, there: There | None = None) -> None:
         """A step that has `computed` tokens of the request computed, and what it generates."""
         self.now = begin
         step = self.plans.plan({"r": computed}, lambda _: list(range(computed // BLOCK)))
         self.now = end
-        self.plans.learn(Report(step.number, 0))
+        self.plans.learn(Report(step.number, 0, there=there or There()))
         if computed >= self.request.num_tokens:
             self.request.all_token_ids.append(7)
             self.request.num_tokens += 1
@@ -76,7 +76,7 @@ def test_a_request_that_loads_has_every_moment(tmp_path: Path) -> None:
     engine.now = 120
     assert engine.plans.match(engine.request, 4) == 8
     engine.plans.load(engine.request, [0, 1, 2], 8)
-    engine.step(130, 150, 16)
+    engine.step(130, 150, 16, There(18e-9, 5e-9))
     engine.step(150, 170, 22)
     engine.step(170, 180, 23)
     engine.step(180, 190, 24)
@@ -89,7 +89,8 @@ def test_a_request_that_loads_has_every_moment(tmp_path: Path) -> None:
         asked_ns=10,
         scheduled_ns=30,
         found=[Found("engine", 4), Found("tier", 8)],
-        last_block_ns=50,
+        first_block_ns=32,
+        last_block_ns=45,
         prefilled_ns=70,
         first_token_ns=70,
         gaps_ns=[(10, 2)],
@@ -104,7 +105,7 @@ def test_blocks_that_are_computed_all_the_same_are_wasted(
 ) -> None:
     engine = Engine(tmp_path, 10, 2)
     engine.plans.arrive(engine.request)
-    decided = SimpleNamespace(tokens=8, fetched=False, regret_s=0.0)
+    decided = SimpleNamespace(tokens=8, fetched=False, blind=False, regret_s=0.0)
     monkeypatch.setattr(engine.plans.choice, "decide", lambda *_, **__: decided)
     assert engine.plans.match(engine.request, 0) == 0
     engine.step(120, 130, 10)
@@ -121,10 +122,11 @@ def test_a_load_apart_ends_when_all_workers_say_so(tmp_path: Path) -> None:
     engine.plans.match(engine.request, 0)
     engine.plans.load(engine.request, [0, 1], 8)
     engine.now = 140
-    engine.plans.learn(Report(0, 0, landed=[("r", SIZE, 0.1, 0.1)]))
+    engine.plans.learn(Report(0, 0, landed=[Landed("r", SIZE, 0.1, 0.1, There(20e-9, 5e-9))]))
     engine.step(150, 160, 10)
     one = engine.record()
-    assert (one.last_block_ns, one.scheduled_ns, one.first_token_ns) == (40, 50, 60)
+    moments = (one.first_block_ns, one.last_block_ns, one.scheduled_ns, one.first_token_ns)
+    assert moments == (20, 35, 50, 60)
 
 
 def test_an_aborted_request_leaves_no_record(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.notes import Note
 from offstage.testbeds.bench.engines.arrivals import arrivals_of
+from offstage.testbeds.bench.engines.bed import Bed
 from offstage.testbeds.bench.engines.link import engine
+from offstage.testbeds.bench.engines.lone import OUTPUTS, prompts_of
 from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult, below
 from offstage.testbeds.report.engine import figures_of, render
 
@@ -96,3 +98,35 @@ def test_page_and_table_have_every_arm() -> None:
     shown = {one.title: cell for one, cell in zip(table.columns, cells, strict=True)}
     assert shown["on time"].text == "7" and shown["regret"].text == "100 of 500 ms"
     assert figures_of(msgspec.convert(found.document(), EngineResult)), "read back from --out"
+
+
+def test_prompts_that_are_alone_have_the_lengths_given() -> None:
+    """Each length once, from the shortest; none, none above 0, or one beyond the context is one
+    error."""
+    bed = Bed(Path("python"), Path("model"), {"max_model_len": 512}, 4096, 1, 1, "io_uring")
+    made = prompts_of([512 - OUTPUTS, 32, 32], bed, 1)
+    assert [len(one.prompt) for one in made.requests] == [32, 512 - OUTPUTS]
+    assert prompts_of([32], bed, 1) != prompts_of([32], bed, 2)
+    for lengths in ([], [0], [32, 512]):
+        with pytest.raises(BadInput, match=r"length|tokens"):
+            prompts_of(lengths, bed, 1)
+
+
+def test_a_length_is_judged_by_its_own_reference() -> None:
+    """Medians of each length against computing that length. What decides has the aim of its length;
+    the others have none."""
+    arms = {
+        "64 tokens, recompute": Arm([0.010, 0.010, 9.0]),
+        "64 tokens, fetch": Arm([0.011, 0.011, 9.0]),
+        "64 tokens, fetch or recompute": Arm([0.011, 0.011, 9.0]),
+        "6,000 tokens, recompute": Arm([8.0]),
+        "6,000 tokens, fetch": Arm([2.0]),
+        "6,000 tokens, fetch or recompute": Arm([1.0]),
+    }
+    found = replace(ENGINE, arms=arms, rows=[], load_before=3.0, trace="")
+    found.compare()
+    rows = {one.name: (one.ratio, one.aim and (one.aim.bound, one.aim.met)) for one in found.rows}
+    assert rows["64 tokens, fetch or recompute"] == (pytest.approx(1.1), (1.05, False))
+    assert rows["6,000 tokens, fetch or recompute"] == (0.125, (0.125, True))
+    assert rows["6,000 tokens, fetch"] == (0.25, None) and len(rows) == 4
+    assert "3.0 processes ran" in found.about()[0] and "3.0 processes ran" in render(found, "1")

@@ -79,8 +79,6 @@ class Decision:
     compute_s: float = 0.0
     took_s: float = -1.0
     """Measured time of the choice; -1: not known yet."""
-    blind: bool = False
-    """It was made before the tier had answered, on as many tokens as it could have."""
     regret_s: float = 0.0
     """How much longer it took than the estimate for the alternative."""
 
@@ -106,14 +104,6 @@ class Choice:
             if not one.fetched:  # no sample will say whether it still is so
                 self.fetch.age()
         return one
-
-    def is_vain(self, tokens: int) -> bool:
-        """Whether computing as many tokens is faster than fetching them, and none is fetched to see
-        whether it still is so: nobody has to wait for the tier's answer."""
-        if not (tokens and self.compute.known and self.fetch.known and self._against < TRY_EVERY):
-            return False
-        fetch, compute = self._both(Decision(tokens, True), 0.0)
-        return 0 < compute < fetch
 
     def ended(self, one: Decision, took_s: float) -> None:
         """Record how long the choice took."""

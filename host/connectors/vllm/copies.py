@@ -61,7 +61,6 @@ class Copies:
         self.counts: Counter[str] = Counter()
         self._layers: list[Any] = []
         self._cuts: list[int] = []
-        self._parts: list[int] = []
         self._failed: set[int] = set()  # in this step
         self._apart: Apart | None = None
         self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
@@ -84,7 +83,6 @@ class Copies:
         self._layers = [layer.unflatten(0, (block_count, -1)) for layer in layers]
         sizes = [layer[0].numel() * layer.element_size() for layer in self._layers]
         self._cuts = [int(end) for end in np.cumsum(sizes)]
-        self._parts = parts_of(self._cuts)
         if self._cuts[-1] != self._size:
             found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
@@ -125,7 +123,7 @@ class Copies:
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
             self._load = Load(
-                self._client, keys, [block for _, block in loads], self._parts, until_s
+                self._client, keys, [block for _, block in loads], parts_of(self._cuts), until_s
             )
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
@@ -257,7 +255,7 @@ class Copies:
         for save in self._saves:
             blocks = torch.tensor(save.blocks).to(source.device)
             self._part(save.memory, layer).copy_(source[blocks])
-            if save.stream is not None and self._cuts[layer] in self._parts[:-1]:
+            if save.stream is not None:
                 save.stream.fill(self._cuts[layer])
         self._saved += 1
 

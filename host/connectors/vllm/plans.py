@@ -224,8 +224,10 @@ class Plans:
         most = max(0, min(last, len(one.keys)) * self._block_tokens - computed)
         # vLLM takes no hit for a request that wants figures of each token of its prompt.
         computes_all = getattr(request, "skip_reading_prefix_cache", False)
-        if most == 0 or computes_all or self._is_vain(one, most):
-            return self._nothing_to_load(one, computed)
+        if most == 0 or computes_all:  # whatever the tier has, so nothing waits for its answer
+            if self._log is not None:
+                self._log.matched(request.request_id, computed, 0, 0, 0)
+            return 0
         if one.found is None and not self._running:
             one.answered.wait(LOOK_IDLE_S)
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
@@ -249,25 +251,6 @@ class Plans:
             wasted = tokens // self._block_tokens if self._ahead and not fetched else 0
             self._log.matched(request.request_id, computed, tokens, missing, wasted)
         return tokens if fetched else 0
-
-    def _is_vain(self, one: _Request, most: int) -> bool:
-        """Before the tier has answered: whether `most` tokens, all that it could have, are faster
-        computed than fetched."""
-        if one.decision is not None and one.decision.blind:
-            return True
-        if one.found is not None or not self._choose or one.hints.expect_tokens:
-            return False
-        if not self.choice.is_vain(most):
-            return False
-        one.decision = self.choice.decide(most)
-        one.decision.blind = True
-        return True
-
-    def _nothing_to_load(self, one: _Request, computed: int) -> int:
-        """Whatever the tier has, nothing is loaded, and so nothing waits for its answer."""
-        if self._log is not None:
-            self._log.matched(one.request.request_id, computed, 0, 0, 0)
-        return 0
 
     def is_apart(self, request: Any) -> bool:
         """Whether to load the match asynchronously, since other requests would wait for it in the
@@ -348,18 +331,19 @@ class Plans:
 
     def _may_have(self, one: _Request) -> bool:
         """Whether the tier may say yet that it has the request's blocks: a later step saves those
-        that it has not."""
-        return one.found is None and time.monotonic() - one.looked_s <= one.within_s
+        that it has not. A request of one token, as of a prefill engine, has no later step."""
+        if one.found is not None or one.request.max_tokens == 1:
+            return False
+        return time.monotonic() - one.looked_s <= one.within_s
 
     def _begin(self, one: _Request) -> None:
         """A request is scheduled, for the first time or once more."""
         if one.decision is not None:
             self._loading.append(one.decision)
-            matched = 0 if one.decision.blind else one.decision.tokens
             if not one.decision.fetched:
-                self.counts["recomputed_tokens"] += matched
+                self.counts["recomputed_tokens"] += one.decision.tokens
             if not one.begun:
-                self.counts["matched_tokens"] += matched
+                self.counts["matched_tokens"] += one.decision.tokens
             one.decision = None
         if not one.begun:
             one.begun = True

@@ -3,6 +3,7 @@ a stand-in for the tier."""
 
 import time
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm import plans as plans_module
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.keys import chain, salt_of, shards
 from offstage.host.connectors.vllm.plans import Gone, Plans, Saved
@@ -51,6 +53,7 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
         "request_id": name,
         "all_token_ids": tokens,
         "num_tokens": len(tokens),
+        "max_tokens": 4,
         "mm_features": [],
         "prompt_embeds": None,
         "lora_request": None,
@@ -173,6 +176,36 @@ def test_the_longest_stored_prefix_is_matched(
     assert plans.plan({"r": count}, lambda _: [0, 1, 2, 3]).saves == [], "the tier may have it"
     store.answer()
     assert plans.match(one, computed) == matched
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_an_answer_ends_the_wait_for_it(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is told in the pass in which the answer comes, where nothing else runs; where something
+    does, it never waits."""
+    monkeypatch.setattr(plans_module, "LOOK_IDLE_S", 60.0)
+    store, tokens = Store(), list(range(9))
+    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
+    plans.arrive(one)
+    store.stored.update(store.lookups[0][0])
+    plans.plan({"other": 1} if busy else {}, lambda _: [])
+    Timer(0.05, store.answer).start()
+    assert plans.match(one, 0) == (None if busy else 8)
+
+
+def test_what_nobody_waited_for_is_saved_when_the_tier_lacks_it() -> None:
+    """A prompt of one block can load nothing. It is saved by the step after the answer; by the
+    first step where there is no other, as in an engine that only prefills."""
+    saved = []
+    for outputs in (4, 1):
+        store = Store()
+        plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]
+        one = request("r", list(range(BLOCK)), max_tokens=outputs)
+        plans.arrive(one)
+        assert plans.match(one, 0) == 0
+        saved.append([len(plans.plan({"r": BLOCK}, lambda _: [5]).saves)])
+        store.answer()
+        saved[-1].append(len(plans.plan({"r": BLOCK + 1}, lambda _: [5]).saves))
+    assert saved == [[0, 1], [1, 0]]
 
 
 def test_a_request_of_prompt_figures_loads_nothing() -> None:

@@ -122,16 +122,12 @@ def test_parts_of_an_object_are_worth_their_calls() -> None:
 def test_steps_of_one_size_are_told_from_their_fixed_part() -> None:
     """An engine that fetches computes 32 tokens in most of its steps. With steps of one token,
     which take 5 ms, the line says that 32 more tokens cost 3 ms, and not the 8 ms of the step: a
-    load of 6 ms is not worth it, and nobody waits for the tier to say that it could be."""
+    load of 6 ms is not worth it."""
     chosen = Choice(SIZE / TOKENS)
     for _ in range(SAMPLES_MIN):
         chosen.compute.learn(32, 0.008)
         chosen.fetch.learn(32 * SIZE / TOKENS, 0.006)
-    assert chosen.decide(32).fetched and not chosen.is_vain(32)
+    assert chosen.decide(32).fetched
     chosen.compute.begins(0.005)
     one = chosen.decide(32)
     assert one.compute_s == pytest.approx(0.003, rel=0.1) and not one.fetched
-    assert chosen.is_vain(32) and not chosen.is_vain(0)
-    for _ in range(TRY_EVERY - 1):
-        assert chosen.is_vain(32) and not chosen.decide(32).fetched
-    assert not chosen.is_vain(32) and chosen.decide(32).fetched, "one looks whether it still is so"

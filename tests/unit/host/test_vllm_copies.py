@@ -97,20 +97,16 @@ def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
         assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
 
 
-@pytest.mark.parametrize("part_bytes", [1, 64])
-def test_a_layer_goes_out_before_the_next_is_computed(
-    part_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part of an object is sent as it stands when its last layer is computed, a small one with
-    the layers after it, and the object is there after the last."""
-    monkeypatch.setattr(loads, "PART_BYTES", part_bytes)
+def test_a_layer_goes_out_before_the_next_is_computed() -> None:
+    """Each layer is sent as it stands when it is computed, and the object is there after the
+    last."""
     memory = Memory()
     worker, layers = copies(memory, 0)
     step = Step(saves=[([b"a"], [0])])
     worker.load(step)
     worker.save_layer(step, 0)
     layers[0] += 1000  # as the next step may do
-    assert memory.order == (["sent 4"] if part_bytes == 1 else []) and not memory.objects
+    assert memory.order == ["sent 4"] and not memory.objects
     worker.save_layer(step, 1)
     assert not memory.objects
     worker.end(step)

@@ -43,6 +43,7 @@ class Engine:
             request_id="r",
             all_token_ids=list(range(tokens)),
             num_tokens=tokens,
+            max_tokens=4,
             mm_features=[],
             prompt_embeds=None,
             lora_request=None,
@@ -105,7 +106,7 @@ def test_blocks_that_are_computed_all_the_same_are_wasted(
 ) -> None:
     engine = Engine(tmp_path, 10, 2)
     engine.plans.arrive(engine.request)
-    decided = SimpleNamespace(tokens=8, fetched=False, blind=False, regret_s=0.0)
+    decided = SimpleNamespace(tokens=8, fetched=False, regret_s=0.0)
     monkeypatch.setattr(engine.plans.choice, "decide", lambda *_, **__: decided)
     assert engine.plans.match(engine.request, 0) == 0
     engine.step(120, 130, 10)

@@ -13,6 +13,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm import copies as copies_module
 from offstage.host.connectors.vllm import loads
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.keys import shards
@@ -95,6 +96,30 @@ def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
         was, now, source = (one.unflatten(0, (6, -1)) for one in trio)
         assert (now[[1, 5]] == source[[4, 2]]).all()
         assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
+
+
+def test_a_load_is_waited_for_at_its_begin_and_once_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the decision learns of a load of 1 s to begin and 4 s to end is 5 s."""
+    now, memory = [0.0], Memory()
+    get, lost = memory.get, loads.Load.lost
+
+    def after(seconds: float, call: Any) -> Any:
+        def called(*args: Any, **more: Any) -> Any:
+            now[0] += seconds
+            return call(*args, **more)
+
+        return called
+
+    worker, _ = copies(memory, 0)
+    memory.objects[b"a"] = bytes(28)
+    monkeypatch.setattr(copies_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(memory, "get", after(1.0, get))
+    monkeypatch.setattr(loads.Load, "lost", after(4.0, lost))
+    step = Step(loads=[(b"a", 1)])
+    one_step(worker, step)
+    assert worker.report(step).waited_s == 5.0
 
 
 def test_a_layer_goes_out_before_the_next_is_computed() -> None:

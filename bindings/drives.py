@@ -41,12 +41,14 @@ PUBLISHED = {
     "write_iops": "4 KiB random writes, steady state",
     "read_latency_ps": "a 4 KiB read alone",
     "write_latency_ps": "a 4 KiB write alone",
+    "capacity_bytes": "capacity",
+    "endurance_bytes": "bytes that may be written in all, at random",
 }
 """What is published of drives, and of which I/O it is."""
 PARAMETERS = tuple(name for name, _ in ffi.typeof("struct ofs_nvme_params").fields or ())
 UNUSED_WHERE_AT_ONCE = PARAMETERS[PARAMETERS.index("scheduled") :]
 """Of drives with schedulers alone."""
-OPTIONAL = ("blocks_per_plane", "layout_fixed", "suspend_ps", "write_firmware_ps")
+OPTIONAL = ("blocks_per_plane", "handle_count", "layout_fixed", "suspend_ps", "write_firmware_ps")
 """0 says something: nvme_model.h."""
 GROUP = ("tag", "date", "source")
 FIXES = {

@@ -91,24 +91,38 @@ class NvmeModel:
             what, _, fix = text_of(wrong).partition("; ")
             raise BadInput(what, "nvme", fix)
         check_rc(lib.ofs_nvme_model_open(out, struct, seed), "opening the NVMe model", "nvme")
+        self._handles = max(1, params.get("handle_count", 0))
         self._model = ffi.gc(out[0], lib.ofs_nvme_model_close)
         self._ends = ffi.new(f"struct ofs_nvme_end[{POLL_MAX}]")
 
     def submit(
-        self, now_ps: int, offset_bytes: int, size_bytes: int, write: bool = False, tag: int = 0
+        self,
+        now_ps: int,
+        offset_bytes: int,
+        size_bytes: int,
+        write: bool = False,
+        tag: int = 0,
+        *,
+        handle: int = 0,
+        discard: bool = False,
     ) -> int:
         """When the I/O ends, in ps; of a drive with schedulers `LATER`, and `poll` tells.
-        `BadInput` for bytes that no drive has an address of."""
+        `BadInput` for bytes that no drive has an address of, and a handle that this one lacks."""
+        if not 0 <= handle < self._handles:
+            raise BadInput(
+                f"the drive has no placement handle {handle}",
+                "nvme",
+                f"give 0 to {self._handles - 1}, or raise handle_count",
+            )
         if offset_bytes < 0 or not 0 <= size_bytes < 1 << 32 or (offset_bytes | size_bytes) % 512:
             raise BadInput(
                 f"{size_bytes} bytes at {offset_bytes} are no I/O of a drive",
                 "nvme",
                 "give multiples of 512 bytes, at most 4 GiB",
             )
+        kind = lib.OFS_NVME_DISCARD if discard else 1 + handle if write else 0
         return int(
-            lib.ofs_nvme_model_submit(
-                self._model, now_ps, int(write), tag, offset_bytes, size_bytes
-            )
+            lib.ofs_nvme_model_submit(self._model, now_ps, kind, tag, offset_bytes, size_bytes)
         )
 
     def poll(self, now_ps: int) -> list[tuple[int, int]]:
@@ -126,7 +140,7 @@ class NvmeModel:
         return self._ends[0].tag, self._ends[0].end_ps
 
     def wear(self) -> dict[str, int]:
-        """Pages that the host wrote, pages that collections moved, blocks that were erased."""
+        """Pages written by the host, moved by collections and valid; and blocks erased."""
         wear = ffi.new("struct ofs_nvme_wear *")
         lib.ofs_nvme_model_wear(self._model, wear)
         return _fields(wear)
@@ -425,6 +439,12 @@ class Storage:
                 found += self.drain()
             check_rc(rc, "submitting an I/O", "storage")
         return found + self.drain()
+
+    def wear(self) -> dict[str, int]:
+        """Simulated side: as `NvmeModel.wear`."""
+        wear = ffi.new("struct ofs_nvme_wear *")
+        lib.ofs_storage_sim_wear(self._handle, wear)
+        return _fields(wear)
 
     def hang(self) -> None:
         """Simulated side: nothing completes until `unhang`."""

@@ -17,7 +17,16 @@ import numpy.typing as npt
 from offstage.bindings.drives import Preset
 from offstage.bindings.storage import LATER, NvmeModel
 
-__all__ = ["CliffRow", "DriveCard", "FigureRow", "LoadRow", "NumberRow", "SizeRow", "card"]
+__all__ = [
+    "CliffRow",
+    "DriveCard",
+    "FigureRow",
+    "LoadRow",
+    "NumberRow",
+    "SizeRow",
+    "card",
+    "random_amplification",
+]
 
 S_PS = 10**12
 KIB = 1 << 10
@@ -119,6 +128,8 @@ def card(drive: Preset) -> DriveCard:
     }
     figures = []
     for key, told in drive.published.items():
+        if key not in modelled:  # what it holds and endures is no figure of the model
+            continue
         got = modelled[key]
         figures.append(
             FigureRow(
@@ -299,6 +310,12 @@ def _cliff(params: dict[str, int]) -> list[CliffRow]:
         )
         written, moved, since_ps = wear["written_pages"], wear["moved_pages"], end_ps
     return rows
+
+
+def random_amplification(params: dict[str, int]) -> float:
+    """Of 4 KiB random writes onto a drive with schedulers, in steady state."""
+    last = [one.amplification for one in _cliff(params)[-WINDOWS:]]
+    return sum(last) / len(last)
 
 
 def _steady(cliff: Sequence[CliffRow]) -> float:

@@ -55,12 +55,14 @@ struct ofs_nvme_params {
 	uint32_t pages_per_block;
 	uint32_t spare_permille; /* of the blocks, beyond what the drive keeps: over-provisioning */
 	uint32_t collect_blocks; /* a plane with fewer free ones collects: 2 or more */
+	uint32_t handle_count;   /* of placement (FDP), at most OFS_NVME_HANDLES_MAX; 0: one */
 };
 /* What a drive with schedulers and blocks has done to its flash. */
 struct ofs_nvme_wear {
 	uint64_t written_pages; /* by the host */
 	uint64_t moved_pages;   /* by collections; write amplification is both over the first */
 	uint64_t erased_blocks;
+	uint64_t valid_pages; /* that somebody may still read, each in one place */
 };
 /* Of a drive with schedulers: the end of an I/O, which was submitted with that tag. */
 struct ofs_nvme_end {
@@ -68,14 +70,17 @@ struct ofs_nvme_end {
 	uint64_t end_ps;
 };
 #define OFS_NVME_LATER 0xffffffffffffffff
+#define OFS_NVME_HANDLES_MAX 64
+enum ofs_nvme_io { OFS_NVME_DISCARD = -1 };
 struct ofs_nvme_model;
 
 int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
 	uint64_t seed);
 void ofs_nvme_model_close(struct ofs_nvme_model *model);
-/* When an I/O submitted at now_ps ends, or OFS_NVME_LATER. `write` 0 or 1. A size of 0 is a command
- * without data (a sync; the write buffer is power-safe). now_ps does not go back from call to call;
- * `tag` comes back with a later end. */
+/* When an I/O submitted at now_ps ends, or OFS_NVME_LATER. `write`: 0, 1 and the placement handle,
+ * which the drive has, or OFS_NVME_DISCARD. A size of 0 is a command without data (a sync; the
+ * write buffer is power-safe). now_ps does not go back from call to call; `tag` comes back with a
+ * later end. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	uint64_t tag, uint64_t offset_bytes, uint32_t size_bytes);
 /* The time before which `poll` returns nothing, or earlier; OFS_NVME_LATER: nothing is owed. */

@@ -127,6 +127,8 @@ int ofs_storage_wait_fd(struct ofs_storage *storage);
 uint64_t ofs_storage_due_ns(struct ofs_storage *storage);
 /* sim: the device stops answering; unhang ends what hung with -ETIMEDOUT. Elsewhere no-ops. */
 void ofs_storage_hang(struct ofs_storage *storage);
+/* What the simulated drive has done to its flash; zeros of a drive without blocks and of others. */
+void ofs_storage_sim_wear(const struct ofs_storage *storage, struct ofs_nvme_wear *wear);
 void ofs_storage_unhang(struct ofs_storage *storage);
 /* cdef: end */
 

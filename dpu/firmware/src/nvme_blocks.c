@@ -9,7 +9,8 @@ enum block_state { BLOCK_FREE, BLOCK_OPEN, BLOCK_CLOSED };
 
 struct flash_block {
 	uint32_t valid;
-	uint32_t state;
+	uint16_t state;
+	uint16_t handle;
 };
 
 /* An open block and how many of its pages are written. */
@@ -18,7 +19,7 @@ struct block_front {
 };
 
 struct block_plane {
-	struct block_front host, collector;
+	struct block_front host[OFS_NVME_HANDLES_MAX], collector[OFS_NVME_HANDLES_MAX];
 	uint32_t free_count;
 	uint32_t victim, next; /* OFS_NONE: it does not collect; the page to look at next */
 };
@@ -53,24 +54,36 @@ block_take(struct ofs_nvme_blocks *b, uint32_t plane)
 	return 0;
 }
 
-/* Puts the page on the next place of the open block, and voids where it was. */
 static void
-page_place(struct ofs_nvme_blocks *b, uint32_t plane, struct block_front *front, uint32_t page)
+page_void(struct ofs_nvme_blocks *b, uint32_t plane, uint32_t page)
 {
-	uint32_t *place = &b->places[plane * b->kept + page], each = b->params.pages_per_block;
-	uint32_t *pages = &b->pages[plane * b->places_each];
+	uint32_t *place = &b->places[plane * b->kept + page];
+
+	if (*place == OFS_NONE)
+		return;
+	b->pages[plane * b->places_each + *place] = OFS_NONE;
+	block_of(b, plane, *place / b->params.pages_per_block)->valid--;
+	*place = OFS_NONE;
+}
+
+/* Puts the page on the next place of the handle's open block, and voids where it was. */
+static void
+page_place(struct ofs_nvme_blocks *b, uint32_t plane, struct block_front *fronts, uint32_t handle,
+	uint32_t page)
+{
+	struct block_front *front = &fronts[handle];
+	uint32_t each = b->params.pages_per_block, place;
 
 	if (front->block == OFS_NONE || front->written == each) {
 		if (front->block != OFS_NONE)
 			block_of(b, plane, front->block)->state = BLOCK_CLOSED;
 		*front = (struct block_front){block_take(b, plane), 0};
+		block_of(b, plane, front->block)->handle = (uint16_t)handle;
 	}
-	if (*place != OFS_NONE) {
-		pages[*place] = OFS_NONE;
-		block_of(b, plane, *place / each)->valid--;
-	}
-	*place = front->block * each + front->written++;
-	pages[*place] = page;
+	page_void(b, plane, page);
+	place = front->block * each + front->written++;
+	b->places[plane * b->kept + page] = place;
+	b->pages[plane * b->places_each + place] = page;
 	block_of(b, plane, front->block)->valid++;
 }
 
@@ -96,11 +109,17 @@ collect(struct ofs_nvme_blocks *b, uint32_t plane)
 }
 
 int
-ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number)
+ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number, uint32_t handle)
 {
-	page_place(b, plane, &b->planes[plane].host, (uint32_t)(number % b->kept));
+	page_place(b, plane, b->planes[plane].host, handle, (uint32_t)(number % b->kept));
 	b->wear.written_pages++;
 	return collect(b, plane);
+}
+
+void
+ofs_nvme_blocks_discard(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number)
+{
+	page_void(b, plane, (uint32_t)(number % b->kept));
 }
 
 int
@@ -120,8 +139,11 @@ ofs_nvme_blocks_move(struct ofs_nvme_blocks *b, uint32_t plane)
 {
 	struct block_plane *one = &b->planes[plane];
 	uint64_t place = (uint64_t)one->victim * b->params.pages_per_block + one->next;
+	uint32_t page = b->pages[plane * b->places_each + place];
 
-	page_place(b, plane, &one->collector, b->pages[plane * b->places_each + place]);
+	if (page == OFS_NONE)
+		return;
+	page_place(b, plane, one->collector, block_of(b, plane, one->victim)->handle, page);
 	b->wear.moved_pages++;
 }
 
@@ -138,28 +160,35 @@ ofs_nvme_blocks_erase(struct ofs_nvme_blocks *b, uint32_t plane)
 }
 
 void
-ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *blocks, struct ofs_nvme_wear *wear)
+ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *b, struct ofs_nvme_wear *wear)
 {
-	*wear = blocks->wear;
+	uint64_t counted = 0;
+
+	*wear = b->wear;
+	for (uint64_t i = 0; i < b->plane_count * b->kept; i++) {
+		uint64_t plane = i / b->kept;
+
+		if (b->places[i] == OFS_NONE)
+			continue;
+		assert(b->pages[plane * b->places_each + b->places[i]] == i % b->kept);
+		wear->valid_pages++;
+	}
+	for (uint64_t i = 0; i < (uint64_t)b->plane_count * b->params.blocks_per_plane; i++)
+		counted += b->blocks[i].valid;
+	assert(counted == wear->valid_pages);
 }
 
 void
 ofs_nvme_blocks_reset(struct ofs_nvme_blocks *b)
 {
-	const struct block_front none = {OFS_NONE, 0};
-
 	memset(&b->wear, 0, sizeof(b->wear));
 	memset(b->blocks, 0,
 		(uint64_t)b->plane_count * b->params.blocks_per_plane * sizeof(*b->blocks));
 	memset(b->places, 0xff, b->plane_count * b->kept * sizeof(*b->places));
 	memset(b->pages, 0xff, b->plane_count * b->places_each * sizeof(*b->pages));
+	memset(b->planes, 0xff, b->plane_count * sizeof(*b->planes)); /* no block is open */
 	for (uint32_t i = 0; i < b->plane_count; i++)
-		b->planes[i] = (struct block_plane){
-			.host = none,
-			.collector = none,
-			.free_count = b->params.blocks_per_plane,
-			.victim = OFS_NONE,
-		};
+		b->planes[i].free_count = b->params.blocks_per_plane;
 }
 
 int

@@ -2,12 +2,14 @@
  * nvme_blocks.h: which page of a plane lies in which of its blocks (nvme_flash.h).
  *
  * Model: a plane has blocks of pages that are written in order and erased whole. A page that is
- * written goes to the open block of the host and its former place is void; so blocks hold void
+ * written goes to the open block of its handle and its former place is void; so blocks hold void
  * pages, and the drive has more blocks than pages to keep: its over-provisioning. With fewer than
  * `collect_blocks` free ones, the plane collects: the closed block with the fewest valid pages is
  * the victim (greedy), its valid pages move to the open block of the collector, and it is erased.
- * A plane that collects takes no writes. Nothing here takes time: the flash says when each step is
- * done. Memory is allocated at open; nothing can fail after that. One thread owns it.
+ * A plane that collects takes no writes. The collector has an open block for each handle, so pages
+ * of two handles never share one (FDP: persistently isolated); a reclaim unit is a block of each
+ * plane. Nothing here takes time: the flash says when each step is done. Memory is allocated at
+ * open; nothing can fail after that. One thread owns it.
  */
 #ifndef OFS_NVME_BLOCKS_H
 #define OFS_NVME_BLOCKS_H
@@ -24,13 +26,23 @@ int ofs_nvme_blocks_open(struct ofs_nvme_blocks **out, const struct ofs_nvme_par
 void ofs_nvme_blocks_close(struct ofs_nvme_blocks *blocks);
 void ofs_nvme_blocks_reset(struct ofs_nvme_blocks *blocks);
 /* Page `number` of the plane, modulo those it keeps, is written by the host. 1: now it collects. */
-int ofs_nvme_blocks_write(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t number);
-/* Whether the victim has a valid page left, which ofs_nvme_blocks_move then moves. */
+int ofs_nvme_blocks_write(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t number,
+	uint32_t handle);
+/* Nobody wants that page any more. */
+void ofs_nvme_blocks_discard(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t number);
+/* Whether the victim has a valid page left, which ofs_nvme_blocks_move then moves, unless it was
+ * discarded meanwhile. */
 int ofs_nvme_blocks_left(struct ofs_nvme_blocks *blocks, uint32_t plane);
 void ofs_nvme_blocks_move(struct ofs_nvme_blocks *blocks, uint32_t plane);
 /* The victim is erased. 1: there is another. */
 int ofs_nvme_blocks_erase(struct ofs_nvme_blocks *blocks, uint32_t plane);
 void ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *blocks, struct ofs_nvme_wear *wear);
+
+static inline uint32_t
+ofs_nvme_handles(const struct ofs_nvme_params *params)
+{
+	return params->handle_count > 0 ? params->handle_count : 1;
+}
 
 /* Pages of a plane that the drive keeps: what its over-provisioning leaves of them. */
 static inline uint64_t

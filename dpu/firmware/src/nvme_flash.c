@@ -135,12 +135,28 @@ page_begin(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 		.plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
 		.bytes = (uint32_t)(next - one->at_bytes),
 		.number = flash->blocks ? (uint32_t)(number / flash->plane_count % flash->kept) : 0,
+		.handle = (uint16_t)(one->write - 1),
 	};
 	one->at_bytes = next;
 	if (one->write && flash->params.write_buffer_bytes > 0)
 		list_push(flash, &flash->buffer_waits, page);
 	else
-		page_queue(flash, page, (int)one->write, now_ps);
+		page_queue(flash, page, one->write, now_ps);
+}
+
+/* Voids the pages that lie in the range with all of their bytes, also those in the buffer. */
+static void
+pages_discard(struct ofs_nvme_flash *flash, const struct flash_command *command)
+{
+	uint64_t size = flash->params.page_size_bytes, end = command->end_bytes / size;
+
+	for (uint64_t at = (command->at_bytes + size - 1) / size; at < end; at++) {
+		uint32_t plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, at);
+		uint32_t number = (uint32_t)(at / flash->plane_count % flash->kept);
+
+		ofs_nvme_blocks_discard(flash->blocks, plane, number);
+		list_discard(flash, &flash->planes[plane].writes, number);
+	}
 }
 
 /* The next command of the plane goes over its idle channel. */
@@ -169,8 +185,7 @@ plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	} else {
 		plane->page = list_pop(flash, &plane->writes);
 		plane->state = PLANE_TAKES_DATA;
-		if (flash->blocks
-			&& ofs_nvme_blocks_write(flash->blocks, number, flash->pages[plane->page].number))
+		if (flash->blocks && page_place(flash, number, &flash->pages[plane->page]))
 			plane->step = collector_step(flash, number);
 	}
 	if (plane->state == PLANE_TAKES_DATA) {
@@ -326,7 +341,9 @@ on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 	uint64_t size = flash->params.page_size_bytes;
 
 	one->pages_left = (one->end_bytes + size - 1) / size - one->at_bytes / size;
-	if (one->size_bytes == 0) {
+	if (one->write == OFS_NVME_DISCARD && flash->blocks)
+		pages_discard(flash, one);
+	if (one->write == OFS_NVME_DISCARD || one->size_bytes == 0) {
 		command_end(flash, command, now_ps);
 		return;
 	}
@@ -353,7 +370,7 @@ ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, u
 		.at_bytes = offset_bytes,
 		.end_bytes = offset_bytes + size_bytes,
 		.size_bytes = size_bytes,
-		.write = (uint32_t)write,
+		.write = write,
 	};
 	flash->command_count++;
 	event_push(flash, at_ps, EVENT_ARRIVE, command);

@@ -31,7 +31,7 @@ int ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_param
 	uint64_t seed);
 void ofs_nvme_flash_close(struct ofs_nvme_flash *flash);
 void ofs_nvme_flash_reset(struct ofs_nvme_flash *flash);
-/* The command reaches the flash at `at_ps`, not before the last event. */
+/* The command reaches the flash at `at_ps`, not before the last event. `write` as the model's. */
 void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, uint64_t tag,
 	uint64_t offset_bytes, uint32_t size_bytes);
 uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);

@@ -38,7 +38,7 @@ struct flash_command {
 	uint64_t at_bytes, end_bytes; /* what has not begun */
 	uint64_t pages_left;
 	uint32_t size_bytes;
-	uint32_t write;
+	int32_t write; /* as of ofs_nvme_model_submit */
 	uint32_t next; /* of the free ones */
 };
 
@@ -49,6 +49,8 @@ struct flash_page {
 	uint32_t plane;
 	uint32_t bytes;
 	uint32_t number; /* of those that the plane keeps, where it has blocks */
+	uint16_t handle;
+	uint16_t discarded; /* while it was in the buffer */
 };
 
 struct flash_list {
@@ -109,6 +111,25 @@ list_push(struct ofs_nvme_flash *flash, struct flash_list *list, uint32_t page)
 	else
 		flash->pages[list->last].next = page;
 	list->last = page;
+}
+
+/* Of the pages in the list, this one is void as soon as it is written. */
+static inline void
+list_discard(struct ofs_nvme_flash *flash, const struct flash_list *list, uint32_t number)
+{
+	for (uint32_t page = list->first; page != OFS_NONE; page = flash->pages[page].next)
+		flash->pages[page].discarded |= flash->pages[page].number == number;
+}
+
+/* 1: now the plane collects. */
+static inline int
+page_place(struct ofs_nvme_flash *flash, uint32_t plane, const struct flash_page *page)
+{
+	int collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle);
+
+	if (page->discarded)
+		ofs_nvme_blocks_discard(flash->blocks, plane, page->number);
+	return collects;
 }
 
 /* A plane knows where its event is. */

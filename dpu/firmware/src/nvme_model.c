@@ -192,13 +192,13 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, 
 	ready_ps +=
 		write || size_bytes == 0 ? model->params.write_firmware_ps : model->params.firmware_ps;
 	if (model->flash != NULL) {
-		if (write && size_bytes > 0)
+		if (write > 0 && size_bytes > 0)
 			ready_ps = server_reserve(&model->link[1], now_ps, ready_ps, size_bytes);
 		ofs_nvme_flash_submit(model->flash, ready_ps, write, tag, offset_bytes, size_bytes);
 		return OFS_NVME_LATER;
 	}
 	end_ps = ready_ps;
-	while (offset_bytes < end_bytes) {
+	while (write != OFS_NVME_DISCARD && offset_bytes < end_bytes) {
 		uint64_t page = offset_bytes / page_size_bytes;
 		uint64_t next_bytes = (page + 1) * page_size_bytes;
 		uint64_t bytes = (next_bytes < end_bytes ? next_bytes : end_bytes) - offset_bytes;
@@ -243,8 +243,10 @@ static const char *
 blocks_wrong(const struct ofs_nvme_params *p)
 {
 	uint64_t planes = (uint64_t)p->channel_count * p->dies_per_channel * p->planes_per_die;
-	uint32_t closed;
+	uint32_t open; /* of the host and of the collector */
 
+	if (p->handle_count > OFS_NVME_HANDLES_MAX)
+		return "a drive has at most 64 placement handles; lower handle_count";
 	if (p->blocks_per_plane == 0)
 		return NULL;
 	if (!in_range(p->pages_per_block, 1, 1 << 16) || !in_range(p->blocks_per_plane, 1, 1 << 16)
@@ -253,11 +255,13 @@ blocks_wrong(const struct ofs_nvme_params *p)
 		|| p->blocks_per_plane < p->collect_blocks + 3)
 		return "a drive's blocks are out of range; give pages_per_block, erase_ps and "
 			   "collect_blocks (2 or more, and 3 blocks beside), and at most 2^28 pages in all";
-	closed = p->blocks_per_plane - p->collect_blocks - 2;
+	open = 2 * ofs_nvme_handles(p);
 	if (p->spare_permille == 0 || p->spare_permille > 1000
-		|| ofs_nvme_blocks_kept(p) > (uint64_t)closed * p->pages_per_block)
+		|| p->blocks_per_plane < p->collect_blocks + open + 1
+		|| ofs_nvme_blocks_kept(p)
+			> (uint64_t)(p->blocks_per_plane - p->collect_blocks - open) * p->pages_per_block)
 		return "a drive without over-provisioning cannot collect; raise spare_permille until it "
-			   "is collect_blocks + 2 of a plane's blocks or more";
+			   "is collect_blocks and 2 for each handle of a plane's blocks or more";
 	if (ofs_nvme_blocks_kept(p) == 0)
 		return "a drive that is all over-provisioning keeps nothing; lower spare_permille";
 	return NULL;

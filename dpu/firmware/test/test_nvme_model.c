@@ -125,7 +125,8 @@ try_random_schedulers(void)
 	if (between(0, 1)) { /* small, so that they collect */
 		params.channel_count = (uint32_t)between(1, 4);
 		params.dies_per_channel = params.planes_per_die = 1;
-		params.blocks_per_plane = (uint32_t)between(7, 12);
+		params.handle_count = (uint32_t)between(0, 3);
+		params.blocks_per_plane = (uint32_t)between(11, 16);
 		params.pages_per_block = (uint32_t)between(2, 4);
 		params.spare_permille = (uint32_t)between(800, 850);
 		params.collect_blocks = 2;
@@ -144,6 +145,10 @@ try_random_schedulers(void)
 			inside -= take_ends(model, &params, now_ps, ios);
 		}
 		ios[i] = (struct io){now_ps, 0, (int)between(0, 1), size == 0};
+		if (ios[i].write && between(0, 3) == 0)
+			ios[i] = (struct io){now_ps, 0, OFS_NVME_DISCARD, 1};
+		else if (ios[i].write && params.handle_count > 1)
+			ios[i].write += (int)between(0, params.handle_count - 1);
 		assert(
 			ofs_nvme_model_submit(model, now_ps, ios[i].write, i, between(0, 1 << 20) * 512, size)
 			== OFS_NVME_LATER);

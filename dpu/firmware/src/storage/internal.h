@@ -29,6 +29,14 @@ int ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_
 int ofs_storage_memory_open(uint8_t **out, uint64_t size_bytes);
 void ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes);
 
+/* The placement handle of a write, of `count`: data overwritten in place, which have lifetime 0,
+ * never share a reclaim unit with data freed by segment, whose lifetimes take turns. */
+static inline uint32_t
+ofs_storage_handle(uint32_t lifetime, uint32_t count)
+{
+	return count < 2 || lifetime == 0 ? 0 : 1 + (lifetime - 1) % (count - 1);
+}
+
 extern const struct ofs_storage_ops ofs_storage_ops_posix;
 extern const struct ofs_storage_ops ofs_storage_ops_uring;
 extern const struct ofs_storage_ops ofs_storage_ops_emulated;

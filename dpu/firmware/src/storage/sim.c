@@ -205,6 +205,17 @@ sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	return count;
 }
 
+/* What the model takes it for. */
+static int
+sim_write(const struct sim_storage *sim, const struct ofs_io *io)
+{
+	if (io->op == OFS_STORAGE_DISCARD)
+		return OFS_NVME_DISCARD;
+	if (io->op != OFS_STORAGE_WRITE)
+		return 0;
+	return 1 + (int)ofs_storage_handle(io->lifetime, sim->base.lifetimes);
+}
+
 static int
 sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
@@ -220,8 +231,8 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	sim->slots[index].io = *io;
 	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
 	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
-	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
-		index, io->offset, io->op == OFS_STORAGE_DISCARD ? 0 : io->size_bytes);
+	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, sim_write(sim, io), index,
+		io->offset, io->size_bytes);
 	if (due_ps != OFS_NVME_LATER)
 		sim_expect(sim, due_ps, index);
 	storage->stats.in_flight++;
@@ -262,6 +273,14 @@ sim_hang(struct ofs_storage *storage, int hung)
 		sim->slots[index].fault = FAULT_TIMEOUT;
 		ofs_due_heap_push(&sim->heap, now_ns, index);
 	}
+}
+
+void
+ofs_storage_sim_wear(const struct ofs_storage *storage, struct ofs_nvme_wear *wear)
+{
+	*wear = (struct ofs_nvme_wear){0};
+	if (storage->ops == &ofs_storage_ops_sim)
+		ofs_nvme_model_wear(((const struct sim_storage *)storage)->model, wear);
 }
 
 static int
@@ -377,6 +396,7 @@ sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, stru
 		return -ENOMEM;
 	ofs_storage_init(&sim->base, &ofs_storage_ops_sim, config, clock);
 	sim->base.discards = config->discard;
+	sim->base.lifetimes = config->nvme.handle_count < 2 ? 0 : config->nvme.handle_count;
 	sim->config = *config;
 	sim->hung_first = OFS_NONE;
 	rc = sim_open_parts(sim);

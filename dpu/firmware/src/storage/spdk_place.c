@@ -3,10 +3,9 @@
  * (dataset management).
  *
  * Model: a drive with placement reports its handles (I/O management receive); the link's thread,
- * which still owns the drive, reads them while connecting. A write of lifetime L goes to handle 0
- * if L is 0, else to one of the others in turn: data overwritten in place never shares a reclaim
- * unit with data freed by segment. A drive without placement is written without handles. A drive
- * with placement that reports no handles is not an error: none are used.
+ * which still owns the drive, reads them while connecting. ofs_storage_handle chooses one for a
+ * write. A drive without placement is written without handles. A drive with placement that reports
+ * no handles is not an error: none are used.
  */
 #include "spdk_queue.h"
 
@@ -59,13 +58,12 @@ ofs_spdk_place_write(struct ofs_spdk_drive *drive, void *buffer, uint64_t lba, u
 	uint32_t flags, uint32_t lifetime, spdk_nvme_cmd_cb done, void *argument)
 {
 	struct spdk_nvme_cmd cmd = {.opc = SPDK_NVME_OPC_WRITE};
-	uint32_t others = drive->handle_count - 1;
 	uint32_t handle;
 
 	if (drive->handle_count < 2)
 		return spdk_nvme_ns_cmd_write(drive->ns, drive->qpair, buffer, lba, count, done, argument,
 			flags);
-	handle = drive->handles[lifetime == 0 ? 0 : 1 + (lifetime - 1) % others];
+	handle = drive->handles[ofs_storage_handle(lifetime, drive->handle_count)];
 	cmd.nsid = drive->nsid;
 	cmd.cdw10 = (uint32_t)lba;
 	cmd.cdw11 = (uint32_t)(lba >> 32);

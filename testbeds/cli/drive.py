@@ -1,15 +1,18 @@
-"""`offstage drive`: the drives that the NVMe model knows, and the card of one."""
+"""`offstage drive`: the drives that the NVMe model knows, the card of one, and what wears it."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 from offstage.testbeds.cli.names import drives
 
 if TYPE_CHECKING:
     from offstage.testbeds.cli.printed import DriveListed, DrivesListed
     from offstage.testbeds.drives import DriveCard
+    from offstage.testbeds.lab.run.wear import DriveWear
     from offstage.testbeds.table import Table
 
 __all__ = ["register"]
@@ -54,6 +57,111 @@ def presets(
         emit(found, form, Group(*parts[:-1]))
     else:
         _list(form)
+
+
+@drive.command()
+def wear(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=drives, help="a drive that collects")
+    ],
+    trace: Annotated[Path, typer.Option("--trace", metavar="FILE", help="request trace")],
+    trace_format: Annotated[
+        str | None, typer.Option("--trace-format", metavar="NAME", help="format of the trace")
+    ] = None,
+    time_unit: TimeUnitOption = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="only so many requests of the trace")
+    ] = None,
+    streams: Annotated[
+        str, typer.Option("--streams", metavar="KIND,...", help="what has segments of its own")
+    ] = "one,tenant,lifetime",
+    handles: Annotated[
+        int, typer.Option("--handles", min=0, max=64, help="of placement; 0: the drive has none")
+    ] = 8,
+    tenants: Annotated[int, typer.Option("--tenants", min=1, max=64, help="of the trace")] = 4,
+    admit: Annotated[
+        str,
+        typer.Option("--admit", metavar="N,...", help="requests that tried before, once more each"),
+    ] = "1,2",
+    fill: Annotated[
+        int, typer.Option("--fill", min=10, max=100, help="percent of the store for objects")
+    ] = 100,
+    spare: Annotated[
+        float | None,
+        typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
+    ] = None,
+    token: Annotated[
+        str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")
+    ] = "160KiB",
+    form: FormatOption = Format.text,
+) -> None:
+    """Write amplification of store and drive on a trace's KV, in one stream, by tenant, by
+    lifetime, with placement handles and without; years of life; what admission by wear saves.
+
+    The real store writes to a drive that is as small as lets the trace write it four times.
+    """
+    from offstage.bindings.drives import preset
+    from offstage.bindings.units import parse_size
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.run.wear import WearOptions, drive_wear
+    from offstage.testbeds.workloads.requests.importer import open_trace
+
+    options = WearOptions(
+        streams=tuple(streams.split(",")),
+        handles=handles,
+        tenants=tenants,
+        admit=_counts(admit),
+        fill_percent=fill,
+        spare_permille=None if spare is None else round(spare * 10),
+        token_bytes=parse_size(token),
+    )
+    options.check()
+    found = preset(name)
+    requests = open_trace(trace, trace_format, limit=limit, time_unit=time_unit)
+    with shown(1) as progress:
+        worn = drive_wear(found, requests, options, progress)
+    emit(worn, form, _worn(worn))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(one) for one in text.split(",") if one)
+    except ValueError:
+        found = (0,)
+    if any(not 1 <= one <= 255 for one in found):
+        raise BadInput(f"{text!r} are no numbers of requests", "--admit", "give such as 1,2")
+    return found
+
+
+def _worn(found: "DriveWear") -> "Table":
+    from offstage.testbeds.table import NOTHING, Table
+
+    def text(value: float | None, form: str) -> str:
+        return NOTHING if value is None else format(value, form)
+
+    rows = [
+        [
+            one.streams,
+            str(one.handles or NOTHING),
+            str(one.admit or NOTHING),
+            f"{one.hit:.1%}",
+            text(one.store_amplification, ".2f"),
+            text(one.drive_amplification, ".2f"),
+            text(one.amplification, ".2f"),
+            text(one.writes_per_day, ".2f"),
+            text(one.years, ".1f"),
+            text(one.saved, ".0%"),
+        ]
+        for one in found.rows
+    ]
+    names = "streams handles admit hits store drive both DWPD years saved".split()
+    title = (
+        f"{found.drive}, {found.trace}: {found.provenance}. Write amplification of store and "
+        f"drive; random writes of 4 KiB: {found.rated_amplification:.2f}"
+    )
+    note = "; ".join(f"no {key}: {why}" for key, why in found.absent.items())
+    table = Table.named(names, rows, title)
+    return Table(table.columns, table.parts, table.title, note)
 
 
 def _list(form: Format) -> None:

@@ -49,6 +49,7 @@ HOW_TO = {
     "offstage demo": "tutorial.md",
     "offstage doctor": "how-to/links-and-drives.md",
     "offstage drive": "reference/drives.md",
+    "offstage drive wear": "reference/write-amplification.md",
     "offstage dpu": "how-to/watch-a-daemon.md",
     "offstage dpu erase": "how-to/links-and-drives.md",
     "offstage dpu fabric": "how-to/change-a-running-daemon.md",

@@ -223,6 +223,7 @@ def of_chips() -> dict[str, Kinds]:
     from offstage.asic_model.result import ChipRun
     from offstage.testbeds.cli import printed as p
     from offstage.testbeds.drives import DriveCard
+    from offstage.testbeds.lab.run.wear import DriveWear
     from offstage.testbeds.report.compare.size import Sized
     from offstage.testbeds.report.compare.validate import Validation
 
@@ -237,6 +238,7 @@ def of_chips() -> dict[str, Kinds]:
         "asic synth": (with_more(blocks, rows=list[row]),),
         "asic validate": (Validation,),
         "drive presets": (p.DrivesListed, DriveCard),
+        "drive wear": (DriveWear,),
     }
 
 

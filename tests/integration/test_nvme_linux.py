@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from live_daemon import until
 from nvme_bed import Bed, events, started
+from nvme_initiator import keys_of
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.qemu.agent import Done
@@ -136,19 +137,14 @@ def test_linux_is_refused_with_another_key(linux: Linux, bed: Bed) -> None:
     assert linux.devices() == []
 
 
-def listed(linux: Linux, device: str) -> set[bytes]:
-    """The keys of the answer: their number, then of each its length, its bytes and zeros to 4."""
+def listed(linux: Linux, device: str) -> list[bytes]:
+    """The keys of its volume."""
     words = ("--cdw10=4096", "--data-len=4096", "--read", "--raw-binary")
     done = linux.io(device, LIST, b"", *words, out="/share/keys")
     assert done.code == 0, done
-    answer = (linux.share / "keys").read_bytes()
-    (count,), at, keys = struct.unpack_from("<I", answer), 4, []
-    for _ in range(count):
-        (length,) = struct.unpack_from("<H", answer, at)
-        keys.append(answer[at + 2 : at + 2 + length])
-        at += -(-(2 + length) // 4) * 4
-    assert len(set(keys)) == count
-    return set(keys)
+    keys, rest = keys_of((linux.share / "keys").read_bytes())
+    assert not rest.strip(b"\0")
+    return sorted(keys)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +169,9 @@ def test_linux_stores_and_retrieves(linux: Linux, bed: Bed, digests: tuple[str, 
             assert got.code == 0 and f"{size:#010x}" in got.err, got
             expected = (linux.share / name).read_bytes()
             assert (linux.share / f"{name}.back").read_bytes() == expected
-        assert listed(linux, device) == {small, large}
+        assert listed(linux, device) == sorted([small, large])
         for key in (small, large):
             assert linux.io(device, DELETE, key).code == 0
             gone = linux.io(device, EXIST, key)
             assert gone.code != 0 and NO_KEY in gone.out + gone.err, gone
-        assert listed(linux, device) == set()
+        assert listed(linux, device) == []

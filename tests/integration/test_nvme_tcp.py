@@ -14,7 +14,7 @@ from pathlib import Path
 import nvme_initiator as nvme
 import pytest
 from live_daemon import until
-from nvme_bed import VOLUME, Bed, events, started
+from nvme_bed import OTHER_VOLUME, VOLUME, Bed, events, started
 from nvme_initiator import Connection, Ended, delete, exist, kv, retrieve, store
 
 import offstage

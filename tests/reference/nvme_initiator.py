@@ -361,15 +361,22 @@ def listed(queue: Connection, start: bytes = b"", room: int = 4096) -> list[byte
     """The keys of one List from `start` on, of those that fit in `room` bytes."""
     answer = queue.call(LIST, room=room, **kv(room, start))
     assert answer.status == 0 and len(answer.data) <= room, answer
-    (count,) = struct.unpack_from("<I", answer.data)
+    keys, rest = keys_of(answer.data)
+    assert rest == b""
+    return keys
+
+
+def keys_of(answer: bytes) -> tuple[list[bytes], bytes]:
+    """The keys of List's answer, and what lies behind them."""
+    (count,) = struct.unpack_from("<I", answer)
     keys, at = [], 4
     for _ in range(count):
-        (size,) = struct.unpack_from("<H", answer.data, at)
+        (size,) = struct.unpack_from("<H", answer, at)
         assert 0 < size <= 16
-        keys.append(answer.data[at + 2 : at + 2 + size])
+        keys.append(answer[at + 2 : at + 2 + size])
         at += (2 + size + 3) // 4 * 4
-    assert at == len(answer.data)
-    return keys
+    assert at <= len(answer)
+    return keys, answer[at:]
 
 
 def list_all(queue: Connection, room: int = 4096) -> list[bytes]:

@@ -100,6 +100,33 @@ test_too_long(void)
 	close_two(&two);
 }
 
+/* An append that needs room, at its bound or in a full table, keeps what it names, though that is
+ * the coldest. */
+static void
+test_named(uint64_t bound_chunks, uint32_t chunk_max)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct two_tenants two;
+
+	world_config(&config);
+	config.core.chunk_max = chunk_max;
+	config.policy.prefetchers = OFS_PREFETCH_SHARED;
+	two_open(&two, &config);
+	two_keep(&two.hosts[1], 90000);
+	bound(&two, 0, bound_chunks, 0, 0);
+	two_keep(&two.hosts[0], COLDEST(0));
+	two_keep(&two.hosts[0], COLDEST(1));
+	for (uint32_t i = 0; i < 3; i++)
+		assert(two_kept(&two.hosts[0], COLDEST(1)) == TWO_TEXT);
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, COLDEST(0), TWO_TEXT + 8) == 0);
+	assert(two_status(&two, 0).purged >= 8);
+	assert(ofs_device_session_close(two.world.device, session.number, 1) == 0);
+	assert(two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
+	close_two(&two);
+}
+
 static void
 test_store(void)
 {
@@ -277,6 +304,8 @@ main(void)
 	test_keep();
 	test_chunks();
 	test_too_long();
+	test_named(2 * TWO_TEXT, 512);
+	test_named(0, 3 * TWO_TEXT);
 	test_store();
 	test_staged();
 	printf("device_quota ok\n");

@@ -163,6 +163,20 @@ count_staged(const struct ofs_device *device, uint32_t tenant, struct ofs_chunk_
 	}
 }
 
+/* Room in the table of chunks, for an append that keeps what it names. */
+static bool
+make_room(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
+	const struct ofs_key *contents)
+{
+	uint32_t port = device->sessions.entries[session].port;
+	bool found;
+
+	ofs_device_spare(device, session, count, folded, contents, true);
+	found = ofs_device_purge(device, device->ports.entries[port].tenant, false);
+	ofs_device_spare(device, session, count, folded, contents, false);
+	return found;
+}
+
 /* Of one content (`folded`), or of as many as there are chunks. */
 static int
 append(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
@@ -183,8 +197,7 @@ append(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
 		rc = (folded ? ofs_core_session_append_folded : ofs_core_session_append)(device->core,
 			ofs_device_now_ns(device), session, count, contents, infos);
 		ofs_device_after_event(device, rc);
-	} while (rc == -ENOSPC
-		&& ofs_device_purge(device, device->ports.entries[state->port].tenant, false));
+	} while (rc == -ENOSPC && make_room(device, session, count, folded, contents));
 	if (rc == 0) {
 		uint32_t tenant = device->ports.entries[state->port].tenant;
 

@@ -10,7 +10,8 @@
  * tenant is over its share.
  *
  * Name counts start at the daemon's start and are not part of the core's decisions: the core only
- * gets the event that blocks are lost. Belongs to the reactor's thread.
+ * gets the event that blocks are lost. An append that needs room loses nothing that it names: it
+ * would find a hole where it was told that there is a block. Belongs to the reactor's thread.
  */
 #include "heap.h"
 #include "internal.h"
@@ -69,8 +70,33 @@ ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *
 		if (ofs_core_chunk_state(device->core, chunk, &state) != 0)
 			continue;
 		held[state.tenant].chunks++;
-		held[state.tenant].kept += state.kept;
+		held[state.tenant].kept += state.kept && device->marks.entries[chunk].spared == 0;
 		held[state.tenant].blocks += state.stored_layers;
+	}
+}
+
+void
+ofs_device_spare(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
+	const struct ofs_key *contents, bool spared)
+{
+	uint32_t named = folded ? 1 : count, *looked = device->sessions.looked;
+	struct ofs_chunk_state first;
+
+	if (ofs_core_session_look(device->core, session, named, contents, looked) < 0)
+		return;
+	if (folded && ofs_core_chunk_state(device->core, looked[0], &first) != 0)
+		return;
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t chunk = looked[i];
+
+		if (i >= named) {
+			struct ofs_key key;
+
+			ofs_fold_key(&first.store_key, i, &key);
+			chunk = ofs_core_chunk_find(device->core, first.tenant, &key);
+		}
+		if (chunk != OFS_NONE)
+			device->marks.entries[chunk].spared = spared;
 	}
 }
 
@@ -150,7 +176,7 @@ ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, u
 	cold.count = 0;
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.kept
-			&& state.tenant == tenant)
+			&& state.tenant == tenant && device->marks.entries[chunk].spared == 0)
 			cold_add(device, &cold, count_max, chunk);
 	cold_sort(&cold);
 	often = cold.count > 0 && blocks > keep_blocks;

@@ -19,7 +19,7 @@ struct ofs_chunk_mark {
 	struct ofs_key key; /* of the marked chunk */
 	uint64_t used_ns;   /* when a session last named it */
 	uint32_t named;     /* how often named since, up to a few */
-	uint32_t reserved;
+	uint32_t spared;    /* what asks for room names it */
 };
 
 struct ofs_marks {
@@ -30,7 +30,7 @@ struct ofs_marks {
 /* A tenant's use of the core's table and of the store. */
 struct ofs_chunks_held {
 	uint32_t chunks;
-	uint32_t kept;
+	uint32_t kept; /* and not spared */
 	uint32_t named; /* by open sessions; counted only for a single tenant */
 	uint64_t blocks;
 };
@@ -51,6 +51,9 @@ void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_h
 /* Deletes all blocks of a kept chunk in the store, and evicts its staged ones. */
 void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 	const struct ofs_chunk_state *state);
+/* No purge takes what an append names, be it of one content (`folded`), while `spared`. */
+void ofs_device_spare(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
+	const struct ofs_key *contents, bool spared);
 /* A session names them, from now on (`named`) or until now. */
 void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
 	uint32_t count, bool named);

@@ -23,36 +23,29 @@ tenant_quota(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant
 
 OFS_DEVICE_CALL(tenant_quota, (uint32_t, tenant), (const struct ofs_tenant_quota *, quota));
 
-/* Marks the known chunks of the append as used; returns how many of them are kept. */
-static uint32_t
-warm(struct ofs_device *device, uint32_t count)
-{
-	struct ofs_chunk_state state;
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t chunk = device->sessions.looked[i];
-
-		if (chunk == OFS_NONE || ofs_core_chunk_state(device->core, chunk, &state) != 0)
-			continue;
-		ofs_device_mark_chunks(device,
-			&(struct ofs_chunk_info){.chunk = chunk, .store_key = state.store_key}, 1, true);
-		kept += (uint32_t)state.kept;
-	}
-	return kept;
-}
-
-/* The tenant's kept chunks that an append which names some of them could evict. */
+/* The tenant's kept chunks that may go: those that the append names are spared. */
 static uint64_t
-spare_chunks(const struct ofs_device *device, uint32_t tenant, uint32_t named)
+spare_chunks(const struct ofs_device *device, uint32_t tenant)
 {
 	struct ofs_chunk_state state;
 	uint64_t kept = 0;
 
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
 		kept += ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
-			&& state.kept;
-	return kept - named;
+			&& state.kept && device->marks.entries[chunk].spared == 0;
+	return kept;
+}
+
+/* Frees what the tenant lacks, and a part of the bound besides; nothing, where that cannot be. */
+static bool
+make_room(struct ofs_device *device, uint32_t tenant, uint64_t lacks)
+{
+	uint64_t spare = spare_chunks(device, tenant);
+	uint64_t goes = lacks + device->tenants[tenant].quota.chunks_max / SPARE_PART;
+
+	return spare >= lacks
+		&& ofs_device_purge_own(device, tenant, (uint32_t)(goes < spare ? goes : spare), UINT64_MAX)
+		> 0;
 }
 
 int
@@ -62,24 +55,23 @@ ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t co
 	uint32_t named = folded ? 1 : count; /* the first is there if the others are */
 	uint32_t number = device->ports.entries[device->sessions.entries[session].port].tenant;
 	struct ofs_device_tenant *tenant = &device->tenants[number];
-	uint64_t most = tenant->quota.chunks_max, wants, goes;
+	uint64_t most = tenant->quota.chunks_max, wants;
+	bool has_room = true;
 	int made;
 
 	if (most == 0)
 		return 0;
-	do {
+	while (has_room) {
 		made =
 			ofs_core_session_look(device->core, session, named, contents, device->sessions.looked);
 		made = folded && made > 0 ? made * (int)count : made;
 		wants = ofs_core_chunk_count(device->core, number) + (uint64_t)(made > 0 ? made : 0);
 		if (made <= 0 || wants <= most)
 			return 0;
-		goes = spare_chunks(device, number, warm(device, named));
-		if (goes < wants - most)
-			break;
-		if (goes > wants - most + most / SPARE_PART)
-			goes = wants - most + most / SPARE_PART;
-	} while (ofs_device_purge_own(device, number, (uint32_t)goes, UINT64_MAX) > 0);
+		ofs_device_spare(device, session, count, folded, contents, true);
+		has_room = make_room(device, number, wants - most);
+		ofs_device_spare(device, session, count, folded, contents, false);
+	}
 	tenant->quota_refused++;
 	return -EDQUOT;
 }

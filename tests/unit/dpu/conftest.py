@@ -62,6 +62,9 @@ class FakeDevice(Device):
         self.tenants.append(secret)
         return len(self.tenants) - 1
 
+    def values_unnamed(self) -> int:
+        return 0
+
     def tenant_share(
         self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
     ) -> None:

@@ -11,7 +11,7 @@ retrieved is staged.
 Keys are counted apart from the arms: the laboratory names values by numbers, which cannot collide.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ __all__ = [
     "device",
     "figures_of",
     "keys_of",
+    "spec_of",
 ]
 
 DEVICE = "bluefield4"
@@ -210,7 +211,10 @@ def bench_cmx(
 ) -> CmxResult:
     """Every arm on every trace, or on generated requests. `changes`: keys of a spec of `lab pod`.
     BadInput: a key that the bench sets, several pods, or no trace of prefixes."""
-    specs = [_spec(one, changes, seed, time_unit) for one in traces or (None,)]
+    specs = [
+        spec_of("bench cmx", RULES, OWN, changes, trace=one, seed=seed, time_unit=time_unit)
+        for one in traces or (None,)
+    ]
     cases = [_case(one, say) for one in specs]
     notes = [note for one in specs for note in trace_notes(one)]
     return CmxResult(
@@ -218,20 +222,28 @@ def bench_cmx(
     )
 
 
-def _spec(
-    trace: Path | None, changes: Mapping[str, Any], seed: int, time_unit: str | None
+def spec_of(
+    bench: str,
+    rules: dict[str, Any],
+    own: Collection[str],
+    changes: Mapping[str, Any],
+    *,
+    trace: Path | None,
+    seed: int,
+    time_unit: str | None,
 ) -> PodSpec:
-    """The spec of the rules."""
-    for key in OWN:
+    """The spec of a `bench` on one device: its `rules`, and `changes` of keys that are not its
+    `own`. BadInput: one that is, several pods, or a store of nothing."""
+    for key in own:
         if key in changes:
-            raise BadInput(f"{key} is given", "bench cmx", "leave it out: the arms set it")
+            raise BadInput(f"{key} is given", bench, "leave it out: the bench sets it")
     given = {"trace": str(trace_path(str(trace)))} if trace is not None else {}
     unit = {"time_unit": time_unit} if time_unit is not None else {}
-    spec = load_spec(None, device() | dict(changes) | RULES | given | unit | {"seeds": [seed]})
+    spec = load_spec(None, device() | rules | dict(changes) | given | unit | {"seeds": [seed]})
     if len(points(spec)) != 1:
-        raise BadInput("several pods", "bench cmx", "give one of daemons and of schedules")
+        raise BadInput("several pods", bench, "give one of daemons and of schedules")
     if not spec.blocks(spec.store_bytes):
-        raise BadInput("the store holds nothing", "bench cmx", "give more; one arm has no tier")
+        raise BadInput("the store holds nothing", bench, "give more")
     return spec
 
 

@@ -21,12 +21,11 @@ import numpy as np
 from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import quantile
 from offstage.bindings.units import format_rate, format_size, format_time
-from offstage.testbeds.bench.cmx import Say, device, figures_of
+from offstage.testbeds.bench.cmx import Say, figures_of, spec_of
 from offstage.testbeds.bench.rows import UNITS, BenchResult
 from offstage.testbeds.lab.pod.requests import Requests, requests_of, scaled, trace_notes
 from offstage.testbeds.lab.pod.run import simulate
-from offstage.testbeds.lab.pod.spec import PodSpec, load_spec, points
-from offstage.testbeds.lab.run.source import trace_path
+from offstage.testbeds.lab.pod.spec import PodSpec, points
 from offstage.testbeds.table import Column, Table
 from offstage.testbeds.workloads.requests.served import ttft_ms
 
@@ -187,7 +186,10 @@ def bench_prefetch(
         raise BadInput(
             f"{len(loads)} loads, or one twice", "--load", f"give 1 to {LOADS_MAX} different ones"
         )
-    specs = [_spec(one, changes, seed, time_unit) for one in traces or (None,)]
+    specs = [
+        spec_of("bench prefetch", RULES, OWN, changes, trace=one, seed=seed, time_unit=time_unit)
+        for one in traces or (None,)
+    ]
     for load in loads:
         if not 0 < load <= 1_000_000:
             raise BadInput(f"a load of {load:g}", "--load", "give more than 0, at most 1,000,000")
@@ -196,22 +198,6 @@ def bench_prefetch(
     return PrefetchResult(
         seed=seed, spec=msgspec.structs.replace(specs[0], trace=""), cases=cases, notes=notes
     )
-
-
-def _spec(
-    trace: Path | None, changes: Mapping[str, Any], seed: int, time_unit: str | None
-) -> PodSpec:
-    for key in OWN:
-        if key in changes:
-            raise BadInput(f"{key} is given", "bench prefetch", "leave it out: the bench sets it")
-    given = {"trace": str(trace_path(str(trace)))} if trace is not None else {}
-    unit = {"time_unit": time_unit} if time_unit is not None else {}
-    spec = load_spec(None, device() | RULES | dict(changes) | given | unit | {"seeds": [seed]})
-    if len(points(spec)) != 1:
-        raise BadInput("several pods", "bench prefetch", "give one of daemons and of schedules")
-    if not spec.blocks(spec.store_bytes):
-        raise BadInput("the store holds nothing", "bench prefetch", "give more")
-    return spec
 
 
 def _case(spec: PodSpec, loads: Sequence[float], say: Say) -> PrefetchCase:

@@ -83,7 +83,7 @@ def test_keys_that_are_equal_are_counted() -> None:
     ("words", "said"),
     [
         (["--set", "holes=false"], "holes is given"),
-        (["--set", "value=4MiB"], "leave it out: the arms set it"),
+        (["--set", "value=4MiB"], "leave it out: the bench sets it"),
         (["--set", "daemons=[1, 2]"], "several pods"),
         (["--set", "schedule=reuse"], "schedules"),
         (["--set", "store=0B"], "the store holds nothing"),

@@ -30,7 +30,7 @@ struct ofs_marks {
 /* A tenant's use of the core's table and of the store. */
 struct ofs_chunks_held {
 	uint32_t chunks;
-	uint32_t kept; /* and not spared */
+	uint32_t kept;  /* and not spared */
 	uint32_t named; /* by open sessions; counted only for a single tenant */
 	uint64_t blocks;
 };

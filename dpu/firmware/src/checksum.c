@@ -11,8 +11,19 @@
 #include <xxhash.h>
 
 #include "checksum.h"
-#include "checksum_copy.h"
 #include "ofs_base.h"
+
+/* Hashes the copy, in the nearest cache. */
+static inline void
+take_stripes(xxh_u64 *sums, char *target, const char *source, size_t count, const xxh_u8 *secret)
+{
+	memcpy(target, source, count * XXH_STRIPE_LEN);
+	for (size_t i = 0; i < count; i++)
+		XXH3_accumulate_512(sums, target + i * XXH_STRIPE_LEN,
+			secret + i * XXH_SECRET_CONSUME_RATE);
+}
+
+#include "checksum_copy.h"
 
 static uint64_t
 checksum_portable(const void *data, size_t size)

@@ -13,6 +13,42 @@ typedef int ofs_checksum_avx2_unit; /* ISO C requires a declaration on other arc
 #include <xxhash.h>
 
 #include "checksum.h"
+
+/* The half of a stripe at `from`, stored at `to` and added to `sum`. */
+static inline __m256i
+take_half(__m256i sum, char *to, const char *from, const xxh_u8 *secret)
+{
+	__m256i half = _mm256_loadu_si256((const __m256i *)from);
+	__m256i key = _mm256_loadu_si256((const __m256i *)secret);
+	__m256i keyed, product, swapped;
+
+	LOADED_ONCE(half);
+	_mm256_storeu_si256((__m256i *)to, half);
+	keyed = _mm256_xor_si256(half, key);
+	product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+	swapped = _mm256_shuffle_epi32(half, _MM_SHUFFLE(1, 0, 3, 2));
+	return _mm256_add_epi64(product, _mm256_add_epi64(sum, swapped));
+}
+
+/* As XXH3_accumulate_512_avx2, and stores the stripe. */
+static inline void
+take_stripes(xxh_u64 *sums, char *target, const char *source, size_t count, const xxh_u8 *secret)
+{
+	const size_t half = XXH_STRIPE_LEN / 2;
+	__m256i low = _mm256_load_si256((const __m256i *)sums);
+	__m256i high = _mm256_load_si256((const __m256i *)sums + 1);
+
+	for (size_t i = 0; i < count; i++) {
+		low = take_half(low, target, source, secret);
+		high = take_half(high, target + half, source + half, secret + half);
+		target += XXH_STRIPE_LEN;
+		source += XXH_STRIPE_LEN;
+		secret += XXH_SECRET_CONSUME_RATE;
+	}
+	_mm256_store_si256((__m256i *)sums, low);
+	_mm256_store_si256((__m256i *)sums + 1, high);
+}
+
 #include "checksum_copy.h"
 
 uint64_t

@@ -8,7 +8,8 @@ over the batches of a round, and the ratio is the median over the rounds.
 
 Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
 two threads that bounce one word of shared memory, the lower bound of this machine. The same call is
-also timed from Python, including the call into C. Beside it, in the same run, a lookup of values.
+also timed from Python, including the call into C. Beside it, in the same run, a lookup of values;
+and a staged value of 512 KiB against memcpy (`bench.staged_value`).
 
 Stage timers: fetches with them on and off in turn (`bench.stages`).
 
@@ -33,6 +34,7 @@ from offstage.bindings.floors import spin_rtt
 from offstage.bindings.units import format_size
 from offstage.host.values import Values
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.bench.staged_value import StagedValue, staged_value
 from offstage.testbeds.bench.stages import RATIO_MIN, StageTimers, stage_timers
 
 __all__ = ["FabricResult", "Layer", "Reads", "Ring", "bench_fabric", "result_of"]
@@ -40,6 +42,7 @@ __all__ = ["FabricResult", "Layer", "Reads", "Ring", "bench_fabric", "result_of"
 KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = {32 * KIB: 1.3, 64 * KIB: 1.1}  # by block size; others have no aim
 NOP_RATIO_MAX = 1.5
+VALUE_RATIO_MAX = 1.25
 LOOKUP, LOOKUP_NS_MAX = 64, 20_000  # keys of one call of an engine
 FETCH_TIMEOUT_NS = 10_000_000_000
 SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # blocks of a layer that prefetch missed
@@ -92,10 +95,12 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class FabricResult(BenchResult, kw_only=True):
-    """Reads by block size, the command ring, the stage timers, one layer of several sessions."""
+    """Reads by block size, the command ring, a staged value, the stage timers, one layer of
+    several sessions."""
 
     reads: list[Reads]
     ring: Ring
+    value: StagedValue
     stage_timers: list[StageTimers]
     layer: Layer
     rounds: int
@@ -135,14 +140,16 @@ def bench_fabric(
             )
     reads = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
+    value = staged_value(rounds, seed, say)
     timers = stage_timers(40 * rounds, max(commands // 200, 10), say)
     layer = _layer(max(4 * rounds, 8), seed, say)
-    return result_of(reads, ring, timers, layer, rounds=rounds, seed=seed)
+    return result_of(reads, ring, value, timers, layer, rounds=rounds, seed=seed)
 
 
 def result_of(
     reads: list[Reads],
     ring: Ring,
+    value: StagedValue,
     timers: list[StageTimers],
     layer: Layer,
     *,
@@ -155,11 +162,13 @@ def result_of(
         rounds=rounds,
         reads=reads,
         ring=ring,
+        value=value,
         stage_timers=timers,
         layer=layer,
         rows=[
             *(row for one in reads for row in _of_reads(one)),
             *_of_ring(ring),
+            _of_value(value),
             *map(_of_timers, timers),
             Row(
                 f"layer of {layer.sessions} sessions, together",
@@ -220,6 +229,12 @@ def _of_ring(one: Ring) -> list[Row]:
             aimed(one.lookup_ns_p50, "<=", LOOKUP_NS_MAX, "ns"),
         ),
     ]
+
+
+def _of_value(one: StagedValue) -> Row:
+    goal = aimed(one.ratio, "<=", VALUE_RATIO_MAX)
+    name = f"{format_size(one.value_bytes)} value, staged, checked"
+    return Row(name, "ns", one.retrieve_ns, one.memcpy_ns, one.ratio, goal)
 
 
 def _read_row(

@@ -25,6 +25,7 @@ from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.soak_hosts import HostSaw
 from offstage.testbeds.bench.spdk import CaseFigures, SpdkResult
 from offstage.testbeds.bench.spdk import rows_of as spdk_rows
+from offstage.testbeds.bench.staged_value import StagedValue
 from offstage.testbeds.bench.stages import StageTimers
 from offstage.testbeds.lab.pod import point_figures
 from offstage.testbeds.lab.pod.spec import PodSpec
@@ -48,11 +49,12 @@ READS = fabric.Reads(
 RING = fabric.Ring(448, 689, 280, 304, 1.6, 2_025, 20_000, 31_000)
 TIMERS = StageTimers("timers", 1, 4_096, 2_312, 2_246, 0.991, 280, 100)
 LAYER = fabric.Layer(8, 4, 65_536, 3e6, 1e6, 0.33)
+VALUE = StagedValue(524_288, 65_536, 34_000.0, 28_000.0, 1.21)
 
 
 def fabric_of(ring: fabric.Ring = RING) -> fabric.FabricResult:
     """The bench's result for these figures."""
-    return fabric.result_of([READS], ring, [TIMERS], LAYER, rounds=7, seed=1)
+    return fabric.result_of([READS], ring, VALUE, [TIMERS], LAYER, rounds=7, seed=1)
 
 
 FABRIC = fabric_of()

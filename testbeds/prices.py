@@ -38,6 +38,7 @@ CLASSES = (
     "rival",
     "api",
     "workload",
+    "wear",
 )
 NAMED = ("gpu", "dpu")
 """Classes of which a question names one device, so that a user's file may add others."""
@@ -99,7 +100,9 @@ KEYS: dict[str, Key] = {
     "tail": Key("count", "the slowest of a layer's reads over the usual one"),
     "shares": Key("count", "GPUs that share one"),
     "answer": Key("count", "tokens of one answer"),
-    "amplification": Key("count", "bytes that flash writes for one of ours"),
+    "roomy": Key("count", "bytes that flash writes for one of KV, in a store that leaves room"),
+    "full": Key("count", "bytes that flash writes for one of KV, in a full store"),
+    "rated": Key("count", "bytes that flash writes for one of those that endurance is given for"),
     "markup": Key("count", "price over cost"),
     "yielded": Key("share", "of a wafer's dies that work"),
     "prefix": Key("share", "of a session's history that is found again"),

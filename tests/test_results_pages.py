@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from offstage.bindings.storage import nvme_cost, preset
+from offstage.testbeds.prices import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/cmx-128k.md"
@@ -138,6 +139,26 @@ def test_the_result_is_of_the_spec_that_is_shipped(path: Path) -> None:
         assert f"results/{kept.name}" in PAGE.read_text(encoding="utf-8")
         shipped.add(hashlib.sha256(kept.read_bytes()).hexdigest())
     assert read(path)["manifest"]["spec_sha256"] in shipped
+
+
+def test_a_plan_has_the_amplification_of_the_page() -> None:
+    """`offstage plan` takes the rows of one stream without placement, and its range is all rows: of
+    a full store, and of one that leaves 5 % and more."""
+    text = (ROOT / "docs/reference/write-amplification.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    head = next(row for row in rows if "both" in row)
+    both, streams, handles = (head.index(name) for name in ("both", "streams", "handles"))
+    found: dict[str, list[tuple[float, bool]]] = {"full": [], "roomy": []}
+    for row in rows:
+        if len(row) == len(head) and row is not head and row[0].endswith("%"):
+            plain = row[streams] == "one" and row[handles] == "none"
+            found["full" if row[0] == "100 %" else "roomy"].append((float(row[both]), plain))
+    numbers = catalog().numbers("wear")
+    for name, of in found.items():
+        one, known = numbers[name], [value for value, _ in of]
+        assert (one.low, one.high) == (min(known), max(known))
+        assert one.value == max(value for value, plain in of if plain)
+    assert f"by {numbers['rated'].value:.2f} on this drive" in text
 
 
 def test_there_are_results() -> None:

@@ -27,6 +27,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.prefix import distances
 from offstage.testbeds.lab.bounds.prefix import PrefixOptions, PrefixTrace, simulate
+from offstage.testbeds.plan.sizing import wears
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
@@ -115,9 +116,7 @@ def from_trace(
         )
         return found, trace
     block = v["model.kv"] * trace.block_tokens
-    years = _Years(
-        block, duration_s, v["tlc.endurance"] / v["tlc.capacity"], v["serving.amplification"]
-    )
+    years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"], wears(v))
     _walk(found, PrefixTrace(trace), years, progress, whole)
     return found, trace
 

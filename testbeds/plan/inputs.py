@@ -31,6 +31,8 @@ KINDS: dict[str, Kind] = {
     "guess": "assumed",
 }
 """Of the tags of `asic_model.blocks`."""
+MODELLED = "wear"
+"""What `offstage drive wear` gave."""
 OF_MODEL = {
     "model.parameters": "held in memory",
     "model.active": "that one token passes",
@@ -100,6 +102,7 @@ def gather(spec: Spec, catalog: Catalog) -> Inputs:
         "api",
         "workload",
         "serving",
+        MODELLED,
     ]
     return Inputs(found | of_devices(catalog, devices))
 
@@ -108,7 +111,10 @@ def of_devices(catalog: Catalog, devices: Iterable[str]) -> dict[str, Input]:
     """The numbers of devices by `device.key`. The place `dpu` has none of its own."""
     return {
         f"{device}.{key}": Input(
-            number, KINDS[number.tag], KEYS[key].help, catalog.is_stale(key, number)
+            number,
+            "modelled" if device == MODELLED else KINDS[number.tag],
+            KEYS[key].help,
+            catalog.is_stale(key, number),
         )
         for device in dict.fromkeys(devices)
         if device != "dpu"

@@ -14,6 +14,7 @@ from offstage.testbeds.plan.table import (
     inputs_table,
     label,
     places_table,
+    rule_text,
     shown,
     split,
     trace_sentence,
@@ -192,13 +193,14 @@ def _notes(curves: Curves | None) -> list[str]:
 def _rules(plan: Plan) -> str:
     rows = "".join(
         tag("dt", f"{escape(one.label)} {escape(shown(one.figure, one.unit, 'never'))}")
-        + tag("dd", escape(one.text))
+        + tag("dd", escape(rule_text(one)))
         for one in plan.rules
     )
     return figure(
         "rules",
         "Break-even points",
         tag("dl", rows, class_="glossary"),
-        "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
+        "The formulas are in bindings/tradeoffs.py, each with its source. In brackets stands the "
+        "input that moves a figure most, and what kind of knowledge it is. A daemon "
         f"decides by them with {daemon_sets(plan)}.",
     )

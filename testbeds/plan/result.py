@@ -18,6 +18,7 @@ from offstage import __version__
 from offstage.asic_model.ranges import hypercube, value_at
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
+from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.engine import EnginePlan
 from offstage.testbeds.plan.inputs import Inputs
@@ -51,6 +52,8 @@ FIGURES: dict[str, Callable[[Place], float]] = {
     "read_bytes_per_s": lambda one: one.read_bytes_per_s,
     "write_bytes_per_s": lambda one: one.write_bytes_per_s,
     "life_years": lambda one: one.years,
+    "life_years_full": lambda one: one.years_full,
+    "devices_full": lambda one: float(one.devices_full),
     "usd_per_h": lambda one: one.usd_per_h,
     "usd_per_mtok": lambda one: one.usd_per_mtok,
     "usd_per_mtok_decoded": lambda one: one.usd_per_mtok_decoded,
@@ -107,6 +110,10 @@ class RuleRow(msgspec.Struct, kw_only=True):
     unit: str
     text: str
     figure: Range | None
+    rests_on: str = ""
+    """The input that moves it most, from one end of its range to the other; empty: none does."""
+    kind: str = "cited"
+    """Of that input: measured, modelled, cited or assumed."""
 
 
 class InputRow(msgspec.Struct, kw_only=True):
@@ -173,6 +180,7 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
     all_places = [places(question, one) for one in drawn]
     middle = figures(question, shape, values, best)
     rules = []
+    rests = _rests_on(question, shape, inputs, best)
     for one, of in zip(drawn, all_places, strict=True):
         same = next(place for place in of if place.name == best.name)
         rules.append(figures(question, shape, one, same))
@@ -188,6 +196,8 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
                 unit=RULES[name].unit,
                 text=RULES[name].text,
                 figure=ranged(middle[name], [of[name] for of in rules]),
+                rests_on=rests.get(name, ""),
+                kind=inputs.of[rests[name]].kind if name in rests else "cited",
             )
             for name in middle
         ],
@@ -200,6 +210,22 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
         draws=draws,
         daemon=daemon_keys(question, values, best),
     )
+
+
+def _rests_on(question: Question, shape: KvGeometry, inputs: Inputs, best: Place) -> dict[str, str]:
+    """For each rule, the input that moves it most."""
+    found: dict[str, tuple[float, str]] = {}
+    for name, number in inputs.numbers().items():
+        ends = []
+        for end in (number.low, number.high):
+            values = {**inputs.values, name: end * number.scale}
+            same = next(one for one in places(question, values) if one.name == best.name)
+            ends.append(figures(question, shape, values, same))
+        for rule, low in ends[0].items():
+            moved = abs(ends[1][rule] - low)
+            if 0 < moved < math.inf and moved > found.get(rule, (0.0, ""))[0]:
+                found[rule] = moved, name
+    return {rule: name for rule, (_, name) in found.items()}
 
 
 def _best(found: list[Place]) -> Place:

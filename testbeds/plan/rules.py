@@ -6,17 +6,21 @@ functions of the inputs, so that each has a range as the costs have.
 What can fail: nothing; a rule that is true at no length is infinite, and is shown so.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from offstage.bindings import tradeoffs as at
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES
 from offstage.testbeds.plan.question import Question
-from offstage.testbeds.plan.sizing import Place, fetch_rate
+from offstage.testbeds.plan.sizing import Place, fetch_rate, places, wears
 
 __all__ = ["RULES", "Rule", "daemon_keys", "figures"]
 
+CLUSTER_GPUS = 1_000
 BLOCK_TOKENS = 64
 """Tokens of one read: a block is one layer of this many tokens."""
 
@@ -75,6 +79,22 @@ RULES: dict[str, Rule] = {
         "share",
         "admission by wear: below it, prefilling again is cheaper than wearing out the drive",
     ),
+    "iops_per_gpu": Rule(
+        "reads of flash a second for each GPU",
+        "1/s",
+        "of blocks of one layer and 64 tokens, as turns load their contexts; what a sparse model "
+        "reads while it decodes is not among them",
+    ),
+    "drives_per_dpu": Rule(
+        "drives that fill the link of a DPU",
+        "drives",
+        "more drives behind it add capacity, and no rate",
+    ),
+    "cluster": Rule(
+        "1,000 GPUs serve a million tokens for",
+        "$/Mtok",
+        "prompts and answers, as many such users as take 1,000 GPUs in the cheapest place",
+    ),
     "effective": Rule(
         "mean time to read a block",
         "s",
@@ -107,7 +127,7 @@ def figures(
     block = b / shape.layer_count * BLOCK_TOKENS
     drive = (v["tlc.price"] * v["tlc.capacity"] / at.GB, v["tlc.read"], v["tlc.iops"])
     module = (v["ddr5.price"] * v["ddr5.capacity"] / at.GB, v["ddr5.read"], v["ddr5.iops"])
-    write = at.write_usd(b * v["serving.amplification"], drive[0], v["tlc.endurance"])
+    write = at.write_usd(b * wears(v), drive[0], v["tlc.endurance"])
     rent = at.hold_usd(b, v["tlc.price"], v["workload.gap"], life)
     months = life / at.HOURS_PER_MONTH
     found = {
@@ -124,6 +144,9 @@ def figures(
         ),
         "write_cost": write * 1e6,
         "least_reuse": at.least_reuse(write, rent, prefill),
+        "iops_per_gpu": best.read_bytes_per_s / block / best.gpus if best.gpus else math.inf,
+        "drives_per_dpu": at.users_fed(v[f"{question.dpu}.link"], v["tlc.read"]),
+        "cluster": _cluster(question, v, best),
         "effective": at.effective_s(
             v["serving.hit"],
             v["ddr5.latency"] + at.transfer_s(block, v[f"{question.gpu}.link"]),
@@ -146,16 +169,23 @@ def _prefill(question: Question, v: Mapping[str, float], best: Place) -> tuple[f
     return usd, rate * max(best.replica, 1)
 
 
+def _cluster(question: Question, v: Mapping[str, float], best: Place) -> float:
+    """Dollars a million tokens of as many such users as take `CLUSTER_GPUS`: the best place's."""
+    users = max(1, round(question.users * CLUSTER_GPUS / max(best.gpus, 1)))
+    asked = replace(question, users=users, tiers=tuple({best.name} & set(question.tiers)))
+    return next(one for one in places(asked, v) if one.name == best.name).usd_per_mtok
+
+
 def daemon_keys(question: Question, v: Mapping[str, float], best: Place) -> dict[str, str]:
     """The configuration of a daemon on one TLC drive that decides by the same functions: its
-    keys and values, as written."""
+    keys and values, as written. Its endurance is what may be written with KV."""
     usd, rate = _prefill(question, v, best)
     drive = v["tlc.price"] * v["tlc.capacity"] / at.GB
     return {
         "policy.prefill_price": f"{usd * 1e6:.3f}USD",
         "policy.prefill_tokens_per_s": f"{rate:.0f}",
         "policy.drive_price": f"{drive:.0f}USD",
-        "storage.endurance": f"{v['tlc.endurance'] / 1e12:.0f}TB",
+        "storage.endurance": f"{v['tlc.endurance'] / wears(v) / 1e12:.0f}TB",
     }
 
 

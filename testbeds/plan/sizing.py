@@ -20,7 +20,7 @@ from offstage.bindings import tradeoffs as at
 from offstage.testbeds.plan.kv import DTYPES
 from offstage.testbeds.plan.question import Question
 
-__all__ = ["RECOMPUTE", "Place", "fetch_rate", "places"]
+__all__ = ["RECOMPUTE", "Place", "fetch_rate", "places", "wears"]
 
 RECOMPUTE = "recompute"
 """No place: KV is not kept, and is prefilled again."""
@@ -52,6 +52,11 @@ class Place:
     dpus: int = 0
     device_binds: str = ""
     years: float = math.inf
+    """Of the drives, with a store that leaves room."""
+    years_full: float = math.inf
+    """Of as many drives, with a full store."""
+    devices_full: int = 0
+    """Devices with a full store."""
     usd_per_h: float = math.inf
     usd_per_mtok: float = math.inf
     usd_per_mtok_decoded: float = math.inf
@@ -122,6 +127,12 @@ def places(question: Question, v: Mapping[str, float]) -> list[Place]:
     return [_place(name, question, load) for name in names]
 
 
+def wears(v: Mapping[str, float], *, full: bool = False) -> float:
+    """Of a drive's endurance, bytes that one byte of KV takes: what flash writes for it, over what
+    it writes for a byte of the writes that endurance is given for."""
+    return v["wear.full" if full else "wear.roomy"] / v["wear.rated"]
+
+
 def fetch_rate(name: str, question: Question, v: Mapping[str, float], devices: int) -> float:
     """Bytes per second that `devices` devices of a tier give to hosts."""
     if name == "dpu":
@@ -181,17 +192,16 @@ def _tier(place: Place, question: Question, load: Load) -> None:
         "write": place.write_bytes_per_s / v[f"{base}.write"],
     }
     if f"{base}.endurance" in v:
-        worn = v["serving.amplification"] * place.write_bytes_per_s
         life_s = v["serving.life"] * 3_600.0
-        needs["wear"] = worn * life_s / v[f"{base}.endurance"]
+        put = place.write_bytes_per_s * life_s / v[f"{base}.endurance"]
+        needs["wear"] = put * wears(v)
     place.devices = {what: max(1, math.ceil(need)) for what, need in needs.items()}
     place.device_binds = max(needs, key=lambda what: needs[what])
     if "wear" in needs:
-        place.years = at.life_years(
-            place.count * v[f"{base}.endurance"],
-            place.write_bytes_per_s,
-            v["serving.amplification"],
-        )
+        bought = place.count * v[f"{base}.endurance"]
+        place.years = at.life_years(bought, place.write_bytes_per_s, wears(v))
+        place.years_full = at.life_years(bought, place.write_bytes_per_s, wears(v, full=True))
+        place.devices_full = max(place.count, math.ceil(put * wears(v, full=True)))
     if place.name == "dpu":
         traffic = place.read_bytes_per_s + place.write_bytes_per_s
         place.dpus = max(1, math.ceil(traffic / v[f"{question.dpu}.link"]))

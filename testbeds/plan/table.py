@@ -10,7 +10,7 @@ from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_seconds, format_share, format_size
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.engine import EnginePlan, Setting
-from offstage.testbeds.plan.result import TIE, PlaceRow, Plan
+from offstage.testbeds.plan.result import TIE, PlaceRow, Plan, RuleRow
 from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
@@ -27,6 +27,7 @@ __all__ = [
     "label",
     "of_unit",
     "places_table",
+    "rule_text",
     "sentence",
     "shown",
     "split",
@@ -56,6 +57,8 @@ SCALES = {
     ),
     "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
     "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")),
+    "1/s": ((1e6, "million/s"), (1e3, "thousand/s"), (1, "/s")),
+    "drives": ((1, "drives"),),
     "tokens": ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens")),
     "tokens/month": ((1e9, "billion a month"), (1e6, "million a month"), (1, "a month")),
     "years": ((1, "years"),),
@@ -146,8 +149,14 @@ COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
     ),
     (
         "drive life",
-        "at this rate of writes",
+        "at this rate of writes, of drives whose store leaves room (store and flash as offstage "
+        "drive wear has them)",
         lambda one: shown(one.figures["life_years"], "years"),
+    ),
+    (
+        "the same, store full",
+        "of as many drives, whose store is full; and how many would be needed",
+        lambda one: _full(one),
     ),
 )
 
@@ -155,6 +164,16 @@ COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
 def _need(place: PlaceRow) -> str:
     rates = {"read": "read rate", "write": "write rate"}
     return rates.get(place.device_binds, place.device_binds) or "–"
+
+
+def _full(place: PlaceRow) -> str:
+    """Life with a full store, and devices if there must be more of them."""
+    years, devices = place.figures["life_years_full"], place.figures["devices_full"]
+    had = place.figures["devices"]
+    if years is None or devices is None or had is None:
+        return "–"
+    more = f"; {shown(devices, '1')} drives" if devices.value > had.value else ""
+    return shown(years, "years") + more
 
 
 def _over(place: PlaceRow) -> str:
@@ -326,11 +345,17 @@ def console(plan: Plan) -> Group:
 
 def _rules(plan: Plan) -> Table:
     rows = [
-        [one.label, shown(one.figure, one.unit, "never"), Cell(one.text, "dim")]
+        [one.label, shown(one.figure, one.unit, "never"), Cell(rule_text(one), "dim")]
         for one in plan.rules
     ]
     words = Column("", left=True, wrap=True)
     return Table.of([words, Column("", left=True), words], rows, heads=False)
+
+
+def rule_text(rule: RuleRow) -> str:
+    """What a rule says, the input that moves it most, and what kind of knowledge that is."""
+    rests = f"{rule.kind}: {rule.rests_on}" if rule.rests_on else rule.kind
+    return f"{rule.text} ({rests})"
 
 
 def _matters(plan: Plan) -> Table:

@@ -14,7 +14,14 @@ from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.importer import open_trace
 
 TRACE = Path(__file__).resolve().parents[2] / "golden/data/tiny_mooncake.jsonl"
-V = {"model.kv": 1e3, "tlc.endurance": 2e15, "tlc.capacity": 1e12, "serving.amplification": 1.0}
+V = {
+    "model.kv": 1e3,
+    "tlc.endurance": 2e15,
+    "tlc.capacity": 1e12,
+    "wear.roomy": 1.0,
+    "wear.full": 4.0,
+    "wear.rated": 1.0,
+}
 
 
 @pytest.fixture(scope="module")

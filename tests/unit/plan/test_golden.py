@@ -12,6 +12,7 @@ from offstage.bindings import tradeoffs as at
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import geometry
 from offstage.testbeds.plan.kv import session_bytes, token_bytes
+from offstage.testbeds.prices import catalog
 
 K, M = 1 << 10, 1 << 20
 GIB = 2.0**30
@@ -259,3 +260,47 @@ def test_19_ratios() -> None:
         near(7.0),
         near(35.7),
     ]
+
+
+def test_20_reads_a_second_of_a_sparse_model() -> None:
+    """DeepSeek-V3.2 selects 2,048 of each of 61 layers: 144 MB a step, and where a fifth of it is
+    read at 30 ms a token 0.83 million reads a second of one session. A drive of 3.3 million reads
+    serves 4 sessions, one of 10 million 12, one of 100 million 120."""
+    layers = geometry("deepseek-v3.2").layers
+    selected = sum(layer.top_k for layer in layers)
+    assert selected * 1_152 == near(144e6)
+    asked = 0.2 * selected / 0.030
+    assert asked == near(0.83e6)
+    served = [at.users_fed(drive, asked) for drive in (3.3e6, 10e6, 100e6)]
+    assert served == [near(4.0, rel=0.02), near(12.0), near(120.0)]
+
+
+def test_21_drives_behind_a_dpu() -> None:
+    """Four drives of 14 GB/s fill 400 Gb/s and eight 800: 3.6 and 7.1. Said to have 150 TB behind
+    four DPUs, a box has 1.2 drives of 30.72 TB to each; 16 TB of each GPU are half a drive."""
+    assert [at.users_fed(link, 14e9) for link in (50e9, 100e9)] == [near(3.57), near(7.14)]
+    assert 150 / 4 / 30.72 == near(1.22)
+    assert 1_152 / 72 / 30.72 == near(0.52)
+
+
+def test_22_a_million_tokens_of_a_thousand_gpus() -> None:
+    """$1.60 an hour each are $1.17M a month; at $0.87 a million tokens each GPU must decode 511 a
+    second, day and night. A thousand H100 at $2.95 that do so take $1.60 a million."""
+    month = 1_000 * 1.60 * at.HOURS_PER_MONTH
+    assert month == near(1.17e6)
+    each = at.break_even_tokens(month, 0.87) / (at.HOURS_PER_MONTH * 3_600 * 1_000)
+    assert each == near(511)
+    assert 1e6 * at.prefill_usd(1.0, 2.95, each) == near(1.60)
+
+
+def test_23_reuse_that_pays_for_a_write() -> None:
+    """A write of 70B's KV wears a drive by 29 % of prefilling it again, if flash wrote as for the
+    random writes of its rating; by the modelled amplification of a store that leaves room it is
+    3.5 %, and of a full one 16 %."""
+    prefill = at.prefill_usd(1e6, 2.0, 2_500)
+    numbers = {name: one.value for name, one in catalog().numbers("wear").items()}
+    found = [
+        at.least_reuse(at.write_usd(1e6 * LLAMA_70B * wears, 10_950, 56_064e12), 0.0, prefill)
+        for wears in (1.0, numbers["roomy"] / numbers["rated"], numbers["full"] / numbers["rated"])
+    ]
+    assert found == [near(0.288), near(0.0353), near(0.164)]

@@ -17,8 +17,9 @@ from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import token_bytes
 from offstage.testbeds.plan.question import Question, parse_tokens, read_spec
 from offstage.testbeds.plan.result import Plan, make_plan
+from offstage.testbeds.plan.rules import figures
 from offstage.testbeds.plan.sizing import Place, places
-from offstage.testbeds.plan.table import console, dpu_lines, inputs_table, sentence
+from offstage.testbeds.plan.table import console, dpu_lines, inputs_table, rule_text, sentence
 from offstage.testbeds.prices import catalog
 from offstage.testbeds.report.compare.columns import Range
 
@@ -77,6 +78,43 @@ def test_each_need_of_a_tier_can_bind() -> None:
         place = found(changes)["tlc"]
         assert place.device_binds == binds
         assert place.count == max(place.devices.values()) == place.devices[binds]
+
+
+def test_a_full_store_takes_drives_sooner() -> None:
+    """Is a drive's life the endurance over what flash writes for KV, by the table of amplification,
+    with room left and without? Where the rate needs no more drives than a full store, wear does."""
+    one = found({"wear.roomy": 1.0, "wear.full": 4.0, "wear.rated": 8.0})["tlc"]
+    put = one.write_bytes_per_s * 86_400 * 365
+    assert one.years == pytest.approx(one.count * 56_064e12 * 8 / put)
+    assert one.years_full == pytest.approx(one.years / 4)
+    assert one.devices_full == math.ceil(3 * put * 4 / 8 / 56_064e12) > one.count
+    equal = found({"wear.full": 1.0, "wear.roomy": 1.0})["tlc"]
+    assert equal.devices_full == equal.count and equal.years_full == equal.years
+
+
+def test_a_rule_names_what_it_rests_on() -> None:
+    """The input whose range moves a rule most, and the kind of knowledge that it is."""
+    spec = read_spec(None, {})
+    inputs = gather(spec, catalog())
+    assert {one.kind for name, one in inputs.of.items() if name.startswith("wear.")} == {"modelled"}
+    rules = {one.name: one for one in planned().rules}
+    for one in rules.values():
+        assert one.rests_on in inputs.numbers() and one.kind == inputs.of[one.rests_on].kind
+    assert rules["drives_per_dpu"].rests_on == "bluefield3.link"
+    assert rules["effective"].rests_on == "serving.hit" and rules["effective"].kind == "assumed"
+    assert "(assumed: serving.hit)" in rule_text(rules["effective"])
+
+
+def test_a_cluster_has_the_price_of_its_size() -> None:
+    """Do 1,000 GPUs cost what the same users ten times over do, and reads a second of each GPU come
+    from the turns' loads?"""
+    question, of = values(users=6_000)
+    best = min(places(question, of), key=lambda one: one.usd_per_mtok)
+    shape, _, _ = read_spec(None, {}).shape()
+    got = figures(question, shape, of, best)
+    assert got["cluster"] == pytest.approx(best.usd_per_mtok, rel=0.02)
+    assert got["iops_per_gpu"] * best.gpus * 262_144 == pytest.approx(best.read_bytes_per_s)
+    assert got["drives_per_dpu"] == pytest.approx(50 / 14)
 
 
 def test_each_need_of_a_gpu_can_bind() -> None:
@@ -180,7 +218,7 @@ def test_flash_that_never_pays_is_said_in_words() -> None:
 
 def test_every_input_says_what_kind_of_knowledge_it_is() -> None:
     rows = planned().inputs
-    assert {one.kind for one in rows} == {"cited", "assumed"}
+    assert {one.kind for one in rows} == {"cited", "assumed", "modelled"}
     assert all(one.source for one in rows)
     stale = [one.name for one in rows if one.stale]
     assert stale == ["object.rent"] or "object.rent" in stale

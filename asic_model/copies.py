@@ -8,6 +8,7 @@ becomes one of 4 n with unchanged decisions per session. Nothing here changes a 
 """
 
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -15,9 +16,15 @@ from offstage.asic_model.trace import START, Fetch, Read, Trace
 
 __all__ = ["begin", "copies"]
 
+DEMANDS_MAX = 20_000
+"""Of a beginning: a fetch of single entries has thousands."""
 
-def begin(trace: Trace, fetch_max: int) -> Trace:
-    """The first `fetch_max` fetches of a trace; the whole trace if it has no more."""
+
+def begin(trace: Trace, fetch_max: int, demands_max: int = DEMANDS_MAX) -> Trace:
+    """The first `fetch_max` fetches of a trace, or as many as have `demands_max` demands together;
+    the whole trace if it has no more."""
+    demands = accumulate(one.demands for one in trace.fetches)
+    fetch_max = max(1, min(fetch_max, sum(one <= demands_max for one in demands)))
     if len(trace.fetches) <= fetch_max:
         return trace
     until_ns = trace.fetches[fetch_max].at_ns

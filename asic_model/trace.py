@@ -52,6 +52,11 @@ class Record(msgspec.Struct, frozen=True):
     """What was run, where the log is the laboratory's; empty: a daemon's."""
     model: str = ""
     """Whose layers and blocks the laboratory ran."""
+    layers: int = 0
+    """Layers for which those of the log stand, each of them at its share of a token's time; 0: for
+    themselves."""
+    context_tokens: int = 0
+    """Of each session of the laboratory; 0: unknown."""
 
 
 class _Workload(msgspec.Struct, frozen=True):

@@ -132,6 +132,13 @@ class KvGeometry:
         entries = sum(one.layer_count * one.entries(tokens) * one.values for one in self.groups)
         return entries * self.value_bytes + self.state_bytes
 
+    def resident_bytes(self, tokens: int) -> int:
+        """Of `session_bytes`, what every step reads whole: it cannot wait in a tier."""
+        whole = [one for one in self.groups if one.is_resident]
+        entries = sum(one.layer_count * one.entries(tokens) * one.values for one in whole)
+        states = sum(one.layer_count * one.state_bytes for one in whole)
+        return entries * self.value_bytes + states
+
     @property
     def state_bytes(self) -> int:
         """Bytes of a session's states, which have types of their own and do not grow."""

@@ -49,7 +49,8 @@ LoadOption = Annotated[
         "--load",
         metavar="KEY=N,...",
         help="the load of the headline: gpus, sessions of each, tenants, model, pace of a token; "
-        "default: the run's own on as many GPUs as fill a BlueField-3",
+        "from another run; of a folder with several runs each is a load. "
+        "Default: the run's own on as many GPUs as fill a BlueField-3",
     ),
 ]
 
@@ -101,6 +102,7 @@ def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Forma
     from offstage.bindings.notes import note_lines
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.compare.build import compare_run, runs_of
+    from offstage.testbeds.report.compare.models_shown import models_table
     from offstage.testbeds.report.compare.page import noted, under_load, write_comparison
     from offstage.testbeds.report.compare.table import console_table
 
@@ -117,6 +119,7 @@ def _compare(runs: list[Path], policy: str, plan: "Plan", out: Path, form: Forma
             told = map(Text, note_lines(unsaid))  # the table marks what is uncalibrated
             said = under_load(result)
             texts += [result.sentence, "", console_table(result.columns), said, *told]
+            texts += ["", models_table(result.models)] if result.models else []
             texts += ["", str(page), ""]
             results.append(
                 {

@@ -64,7 +64,8 @@ RecordOption = Annotated[
         "--record",
         metavar="POLICY",
         help="also keep this policy's decision log, at its largest buffer, in OUT/records: a run "
-        "for `offstage asic`, and a load for `offstage compare`",
+        "for `offstage asic`, and a load for `offstage compare`; of a sweep one for each "
+        "combination",
     ),
 ]
 
@@ -212,9 +213,10 @@ def _run(
 
     experiment, folder = _planned(name, out, seeds, changes, trace)
     if policy:
-        chosen(experiment, policy)  # refuses it before anything runs
+        for variant in experiment.variants:
+            chosen(variant, policy)  # refuses it before anything runs
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
-    with shown(2 + 2 * traces + bool(policy)) as progress:
+    with shown(2 + 2 * traces + len(experiment.variants) * bool(policy)) as progress:
         _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not experiment.sweep)
         summary = finish(experiment, folder, out, progress)
         return summary, record(experiment, policy, out, progress) if policy else None

@@ -6,12 +6,14 @@ from offstage import __version__
 from offstage.asic_model.result import Times, times_of
 from offstage.bindings.notes import Note
 from offstage.testbeds.report.compare.columns import (
+    Carried,
     Column,
     Comparison,
     Crossover,
     Effect,
     LoadFigures,
     LoadPoint,
+    ModelLoad,
     NeighbourPoint,
     Range,
     Tornado,
@@ -19,6 +21,9 @@ from offstage.testbeds.report.compare.columns import (
 )
 
 UNITS = ("front end", "metadata", "scheduler", "DMA", "codec", "HBM", "NVMe")
+
+
+LOAD = "64 made-up GPUs"
 
 
 def times(hit_ns: float, miss_ns: float, seed: int) -> Times:
@@ -45,6 +50,36 @@ def load_at(tokens: Range, knee: float, busiest: float = 0.5) -> LoadFigures:
         tokens_per_s_max=80.0 * knee,
         curve=[(many, 80.0 * min(many, knee)) for many in (1.0, 8.0, 64.0, 512.0)],
     )
+
+
+def model_load(model: str, size: int, binds: str) -> ModelLoad:
+    """A model at 1M tokens of which bluefield3 carries 10 sessions, or 4 where memory binds."""
+    served = {"bluefield3": Range(90.0, 80.0, 100.0), "asic_7nm": Range(400.0, 300.0, 500.0)}
+    if binds == "memory":
+        served["asic_7nm"] = served["bluefield3"]
+    devices = [
+        Carried(
+            device=device,
+            by_need={"rate": 10.0, "memory": 4.0 if binds == "memory" else 40.0, "capacity": None},
+            binds=binds,
+            load=load_at(tokens, 8.0),
+        )
+        for device, tokens in served.items()
+    ]
+    return ModelLoad(
+        load=f"{LOAD}, each decoding 4 sessions",
+        model=model,
+        context_tokens=1 << 20,
+        session_bytes=size,
+        resident_bytes=1 << 20,
+        buffer_bytes=1 << 30,
+        read_bytes_per_token=1e6,
+        reads_per_token=1000.0,
+        devices=devices,
+    )
+
+
+MODELS = [model_load("large", 320 << 30, "memory"), model_load("small", 10 << 30, "rate")]
 
 
 def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: int) -> Column:
@@ -92,6 +127,24 @@ def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: in
     )
 
 
+def crossover() -> Crossover:
+    """A speed-up over the codec's rate and ratio."""
+    xs, ys = [10.0, 30.0, 100.0, 300.0], [0.4, 0.6, 0.8, 1.0]
+    return Crossover(
+        device="asic_7nm",
+        what="speed-up over no codec",
+        x_name="codec rate",
+        x_unit="GB/s",
+        y_name="compressed size",
+        y_unit="of raw",
+        xs=xs,
+        ys=ys,
+        speed_up=[[(x / 100) ** 0.3 / y**0.5 for x in xs] for y in ys],
+        x=62.5,
+        y=0.53,
+    )
+
+
 def comparison() -> Comparison:
     columns = [
         column("measured DPU", "measured", 9e3, 2.1e6, 1),
@@ -122,20 +175,6 @@ def comparison() -> Comparison:
         )
         for at in range(20)
     ]
-    xs, ys = [10.0, 30.0, 100.0, 300.0], [0.4, 0.6, 0.8, 1.0]
-    crossover = Crossover(
-        device="asic_7nm",
-        what="speed-up over no codec",
-        x_name="codec rate",
-        x_unit="GB/s",
-        y_name="compressed size",
-        y_unit="of raw",
-        xs=xs,
-        ys=ys,
-        speed_up=[[(x / 100) ** 0.3 / y**0.5 for x in xs] for y in ys],
-        x=62.5,
-        y=0.53,
-    )
     neighbours = [
         NeighbourPoint(
             qos=qos,
@@ -151,10 +190,11 @@ def comparison() -> Comparison:
         sentence="On made-up decisions asic_7nm serves more; the model is off by -5 %.",
         setup="Nothing was run.",
         columns=columns,
-        load="64 made-up GPUs",
+        load=LOAD,
+        models=MODELS,
         loads=loads,
         tornados=[Tornado(device="asic_7nm", base=9.0, effects=effects)],
-        crossovers=[crossover],
+        crossovers=[crossover()],
         neighbours=neighbours,
         neighbours_device="asic_7nm",
         workload={"sessions": 4},

@@ -48,16 +48,11 @@ def whole_model(spec: Spec, info: PointInfo, runs: Sequence[RunTotals]) -> Whole
     per_drive = token_ns / (reads * cost.ns) if reads else None
     per_link = link * token_ns / NS_PER_S / demanded if demanded else None
     length = work.context_tokens + work.steps
-    resident = sum(
-        one.layer_count * (one.entries(length) * one.values * shape.value_bytes + one.state_bytes)
-        for one in shape.groups
-        if one.is_resident
-    )
     return WholeModel(
         layers=found.of,
         drawn_layers=drawn,
         cache_bytes=shape.session_bytes(length),
-        resident_bytes=resident,
+        resident_bytes=shape.resident_bytes(length),
         buffer_bytes=info.slot_count // spec.concurrent // drawn * found.of * info.block_bytes,
         reads_per_token=reads,
         read_bytes_per_token=reads * info.block_bytes,

@@ -24,10 +24,12 @@ from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.ledger import share
 from offstage.testbeds.progress import Progress
+from offstage.testbeds.report.compare.carried import models_of
 from offstage.testbeds.report.compare.columns import Column, Comparison
 from offstage.testbeds.report.compare.effect import FEW_DRAWS, Load, figures_at
 from offstage.testbeds.report.compare.measured import measured_column
 from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
+from offstage.testbeds.report.compare.models_shown import carried_sentence
 from offstage.testbeds.report.compare.recorded import (
     Recorded,
     find_runs,
@@ -61,7 +63,14 @@ class Plan:
     deep: bool
     """Also vary each parameter, the load and a neighbour."""
     command: str
-    load: Load
+    loads: tuple[Load, ...]
+    """One, or several where the source of the load holds several runs; the first is the headline's.
+    """
+
+    @property
+    def load(self) -> Load:
+        """Of the headline."""
+        return self.loads[0]
 
     @staticmethod
     def of(
@@ -83,13 +92,13 @@ class Plan:
             samples,
             deep,
             command,
-            load,
+            tuple(load.each()),
         )
 
     @property
     def stage_count(self) -> int:
         """Progress phases per run."""
-        return 2 + (self.samples > 0) + self.deep
+        return 2 + (self.samples > 0) + self.deep + (len(self.loads) > 1)
 
 
 def runs_of(folders: Sequence[Path], policy: str = "") -> list[Recorded]:
@@ -126,13 +135,17 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     for column, speed_up in zip(columns[1:], found.speed_ups, strict=False):
         column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
         column.speed_up_same_drives = speed_up.same_drives
+    models = models_of(plan.loads, loaded, (trace, run), presets[1:], plan.samples, error, progress)
+    said_of_models = f" {carried_sentence(models)}" if models else ""
+    few = plan.samples if plan.samples < FEW_DRAWS else 0
     return Comparison(
         run=str(run.path),
         setup=_setup(run, trace),
         columns=columns,
-        sentence=answer(columns, said, plan.samples if plan.samples < FEW_DRAWS else 0),
+        sentence=answer(columns, said, few) + said_of_models,
         load=said,
         load_error=error,
+        models=models,
         loads=found.loads,
         tornados=found.tornados,
         crossovers=found.crossovers,

@@ -13,12 +13,14 @@ from offstage.asic_model.result import Times
 from offstage.bindings.notes import Note
 
 __all__ = [
+    "Carried",
     "Column",
     "Comparison",
     "Crossover",
     "Effect",
     "LoadFigures",
     "LoadPoint",
+    "ModelLoad",
     "NeighbourPoint",
     "Range",
     "Tornado",
@@ -69,6 +71,36 @@ class LoadFigures(msgspec.Struct, kw_only=True):
     tokens_per_s_max: float | None
     curve: list[tuple[float, float]]
     """GPUs, and the tokens/s of all of them."""
+
+
+class Carried(msgspec.Struct, kw_only=True):
+    """The sessions that one device carries, by what each of its means alone allows: `rate`, those
+    whose tokens its busiest unit lets through at the GPUs' pace; `memory`, whose buffers its
+    staging memory holds; `capacity`, whose caches its drives hold. None: not known."""
+
+    device: str
+    by_need: dict[str, float | None]
+    binds: str
+    """The need that allows the fewest."""
+    load: LoadFigures
+
+
+class ModelLoad(msgspec.Struct, kw_only=True):
+    """One model's sessions on every device. Bytes are of one session, in the log's type."""
+
+    load: str
+    """In words."""
+    model: str
+    context_tokens: int
+    session_bytes: int
+    resident_bytes: int
+    """What every step reads whole, so that no tier can hold it while the session decodes."""
+    buffer_bytes: int
+    """In the device's staging memory."""
+    read_bytes_per_token: float
+    reads_per_token: float
+    """Of the device's drives, all layers."""
+    devices: list[Carried]
 
 
 class Column(msgspec.Struct, kw_only=True):
@@ -192,6 +224,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     """The load of every column's `load`, in words."""
     load_error: float = 1.0
     """The model's own error in it: a factor on every time of a device, both ways."""
+    models: list[ModelLoad] = []
+    """Where the load is of several runs, each of them, by bytes a token."""
     loads: list[list[LoadPoint]] = []
     """Load points by column; empty for a device without a load test."""
     tornados: list[Tornado] = []

@@ -55,6 +55,11 @@ class Load:
     pace_s: float = 0.0
     source: str = ""
 
+    def each(self) -> "list[Load]":
+        """The same load with the decisions of every run of its source."""
+        runs = find_runs(Path(self.source)) if self.source else []
+        return [replace(self, source=str(run)) for run in runs] or [self]
+
     def trace(self, trace: Trace, run: Recorded) -> Trace:
         """The run's decisions, or those of the source, on the blocks of the model; the run's own
         without either."""
@@ -63,6 +68,12 @@ class Load:
             trace = read_trace(run.path)
         if not self.model:
             return trace
+        if trace.record.layers:
+            raise BadInput(
+                f"the run reads single entries of {trace.record.model}",
+                f"{WHERE} model={self.model}",
+                "leave the model out: the load is of that model's layers",
+            )
         tokens = run.block_tokens
         if not tokens:
             raise BadInput(
@@ -76,8 +87,10 @@ class Load:
         return replace(trace, config=replace(trace.config, block_size_bytes=size), heads=heads)
 
     def layers(self, trace: Trace) -> int:
-        """Layers of the model."""
-        return len(geometry(self.model).layers) if self.model else trace.config.layer_count
+        """Layers of the model that a device is asked for."""
+        if self.model:
+            return len(geometry(self.model).layers)
+        return trace.record.layers or trace.config.layer_count
 
     def of(self, work: Work, trace: Trace) -> Work:
         """The work of one GPU's step under this load."""
@@ -85,6 +98,8 @@ class Load:
         sessions = self.sessions / work.tokens if self.sessions else 1.0
         announced = [one for one in trace.session_ns.values() if one > 0]
         pace_s = self.pace_s or (max(announced) / 1e9 if announced else 0.0)
+        if trace.record.layers and not self.pace_s:
+            pace_s *= layers  # drawn layers run at their share of a token's time
         return work.scaled(sessions, layers, pace_s)
 
     def said(self, gpus: int, work: Work, trace: Trace) -> str:
@@ -92,9 +107,11 @@ class Load:
         own = f"the model {self.model}" if self.model else "the run's model"
         if not self.model and trace.record.model:
             layers, all_layers = self.layers(trace), geometry(trace.record.model).layer_count
-            part = f"{layers} layers of " if layers < all_layers else ""
-            own = f"{part}the model {trace.record.model}"
+            drawn = layers < all_layers and not trace.record.layers
+            own = f"{f'{layers} layers of ' if drawn else ''}the model {trace.record.model}"
         ms, count = 1e3 * work.host_s, round(work.tokens)
+        if trace.record.layers and trace.record.context_tokens:
+            own += f" with {trace.record.context_tokens:,} tokens"
         said = (
             f"{gpus:,} GPU{'s' * (gpus != 1)}, each decoding {count:,} session{'s' * (count != 1)} "
             f"of {own} at {ms:.3g} ms of GPU time per token"

@@ -9,6 +9,7 @@ from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.effect import FEW_DRAWS
 from offstage.testbeds.report.compare.latency import ccdf, waterfall
 from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation, throughput
+from offstage.testbeds.report.compare.models_shown import models_figure, models_section
 from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.sentence import tiles
 from offstage.testbeds.report.compare.table import late_drives, table_section
@@ -54,7 +55,11 @@ def render(found: Comparison) -> str:
         setup=found.setup,
         tiles=tiles(found.columns),
         tiles_of=under_load(found),
-        sections=[table_section(found.columns), *figures_of(found)],
+        sections=[
+            table_section(found.columns),
+            *models_section(found.models),
+            *figures_of(found),
+        ],
         command=found.command,
         again=f"Offstage {escape(found.version)}. {found.samples} draws of all parameters "
         f"together are behind each range of a speed-up, which covers {_held(found.samples)} of "
@@ -140,7 +145,8 @@ def figures_of(found: Comparison) -> list[Figure]:
         for name, title, plots, note in pieces
     ]
     late = void_markup(late_drives(columns).values())
-    return [Figure(*one, after=late if one[0] in OF_THE_RUN else "") for one in shown if one[2]]
+    figures = [Figure(*one, after=late if one[0] in OF_THE_RUN else "") for one in shown if one[2]]
+    return [*models_figure(found.models), *figures]
 
 
 def _held(samples: int) -> str:

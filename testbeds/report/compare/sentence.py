@@ -13,7 +13,7 @@ from offstage.testbeds.report.compare.columns import Column, LoadFigures, Range
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 from offstage.testbeds.report.page.page import Tile
 
-__all__ = ["BASELINES", "answer", "is_close", "model_error", "tiles"]
+__all__ = ["BASELINES", "against", "answer", "is_close", "model_error", "tiles"]
 
 BASELINES = ("bluefield3", "bluefield4")
 MEGA = 1e6
@@ -42,6 +42,15 @@ def answer(columns: Sequence[Column], load: str, few_draws: int = 0) -> str:
         rest.append(f"the ranges cover {few_draws} draw{'s' * (few_draws != 1)}")
     rest.append(model_error(measured, others))
     return f"{text}; {'; '.join(rest)}."
+
+
+def against(one: Range, other: Range) -> str:
+    """Whether one of two rates is larger, in words; whose ranges overlap are a tie."""
+    if one.low <= other.high and other.low <= one.high:
+        return "a tie with"
+    if one.low > other.high:
+        return f"at least {_plain(one.low / max(other.high, 1e-12))} times"
+    return "less than"
 
 
 def tiles(columns: Sequence[Column]) -> list[Tile]:
@@ -136,17 +145,9 @@ def _verdict(best: Column, bases: Sequence[Column]) -> str:
     kinds: dict[str, list[str]] = {}
     for one in bases:
         assert best.load is not None and one.load is not None
-        kind = _against(best.load.tokens_per_s, one.load.tokens_per_s)
+        kind = against(best.load.tokens_per_s, one.load.tokens_per_s)
         kinds.setdefault(kind, []).append(one.device)
     return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in kinds.items())
-
-
-def _against(one: Range, other: Range) -> str:
-    if one.low <= other.high and other.low <= one.high:
-        return "a tie with"
-    if one.low > other.high:
-        return f"at least {_plain(one.low / max(other.high, 1e-12))} times"
-    return "less than"
 
 
 def _loaded(devices: Sequence[Column]) -> str:

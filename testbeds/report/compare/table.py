@@ -13,7 +13,15 @@ from offstage.testbeds.report.page.void import void_cell, void_lines, void_marku
 from offstage.testbeds.table import NOTHING, Cell, Table
 from offstage.testbeds.table import Column as Head
 
-__all__ = ["ROWS", "Row", "console_table", "devices_table", "late_drives", "table_section"]
+__all__ = [
+    "ROWS",
+    "Row",
+    "console_table",
+    "devices_table",
+    "late_drives",
+    "table_section",
+    "two_lines",
+]
 
 
 class Row(NamedTuple):
@@ -330,7 +338,7 @@ def late_drives(columns: Sequence[Column]) -> dict[int, str]:
 
 def _cell(row: Row, column: Column, own: str, recorded: str) -> Cell:
     """A figure, with what is said against it: of its own run, or of the one it is a ratio to."""
-    cell = _two_lines(row.show(column))
+    cell = two_lines(row.show(column))
     why = own if row.key in TIMED else recorded if row.key in AGAINST_RECORDED else ""
     return cell if cell.text == NOTHING else void_cell(cell, why)
 
@@ -383,7 +391,7 @@ def _known(columns: Sequence[Column]) -> list[Row]:
     return [row for row in ROWS if any(row.show(one) != "–" for one in columns)]
 
 
-def _two_lines(text: str) -> Cell:
+def two_lines(text: str) -> Cell:
     """A figure, with its range below it on a page."""
     value, bracket, rest = text.partition(" (")
     return Cell(value, small=f"({rest}" if bracket else "", terse=text)

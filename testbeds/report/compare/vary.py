@@ -29,7 +29,7 @@ from offstage.testbeds.report.compare.columns import (
 )
 from offstage.testbeds.report.compare.effect import Load, spread_of
 
-__all__ = ["SpeedUp", "Varied", "vary"]
+__all__ = ["FETCHES_MAX", "SEED", "SpeedUp", "Varied", "vary"]
 
 FETCHES_MAX = 400
 """Fetches of the log's beginning, for runs repeated hundreds of times."""

@@ -19,6 +19,7 @@ from offstage.testbeds.lab.run.plan import Task
 from offstage.testbeds.lab.run.record import chosen, record
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.report.compare.build import runs_of
+from offstage.testbeds.report.compare.carried import models_of
 from offstage.testbeds.report.compare.effect import parse_load
 from offstage.testbeds.report.compare.recorded import find_runs, read_run
 
@@ -107,12 +108,62 @@ def test_a_load_has_the_decisions_of_the_laboratory(tmp_path: Path) -> None:
 
 def test_what_leaves_no_log_is_refused_before_it_runs(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="did you mean 'warmup"):
-        chosen(planned(tmp_path), "warmup+em")
-    with pytest.raises(BadInput, match="a sweep has a log for each"):
-        chosen(planned(tmp_path, sweep={"workload.steps": [4, 8]}), "warmup+ema")
+        chosen(planned(tmp_path).variants[0], "warmup+em")
     tiers = [{"use": "nvme", "capacity": "4GiB"}]
     with pytest.raises(BadInput, match="no tiers"):
-        chosen(planned(tmp_path, tier__below=tiers), "warmup+ema")
+        chosen(planned(tmp_path, tier__below=tiers).variants[0], "warmup+ema")
+
+
+TWO = {
+    "tier__hbm_pool_over_k": 1,
+    "policy": [{"use": "none"}],
+    "sweep": {
+        "model": [
+            {"label": "dense", "geometry": {"model": "demo"}},
+            {
+                "label": "sparse",
+                "workload": {"profile": "indexer", "indexers": 1},
+                "geometry": {"model": "tiny-dsa", "staged": "selected", "block_tokens": 1},
+                "selection": {"k_blocks": 64, "sink_blocks": 0, "window_blocks": 0},
+            },
+        ]
+    },
+}
+
+
+def test_a_sweep_leaves_a_load_for_each_model(tmp_path: Path) -> None:
+    """Each combination has a log, each log is a load of its whole model, and a device carries the
+    least that its rate, its memory and its drives allow."""
+    out = record(planned(tmp_path, **TWO), "none", tmp_path, Silent())
+    assert out == tmp_path and len(find_runs(out)) == 2
+    loads = parse_load(f"gpus=4,sessions=2,pace=10ms,from={out}").each()
+    presets = [read_preset(name) for name in ("bluefield3", "asic_7nm")]
+    recorded = read_run(find_runs(out)[0])
+    run = (read_trace(find_runs(out)[0]), recorded)
+    rows = models_of(loads, loads[0].trace(*run), run, presets, 1, 1.2, Silent())
+    assert [one.model for one in rows] == ["demo", "tiny-dsa"]  # the larger first
+    dense, sparse = rows
+    shape = geometry("tiny-dsa")
+    assert sparse.resident_bytes == 4096 * 3 * 16 * 2 and dense.resident_bytes == 0
+    assert sparse.session_bytes == shape.session_bytes(4096)
+    trace = loads[1].trace(*run)
+    drawn = trace.config.layer_count
+    assert trace.record.layers == 3 and drawn == 1
+    steps = len({(one.session, one.step) for one in trace.fetches})
+    assert sparse.reads_per_token == pytest.approx(3 * len(trace.reads) / steps)
+    assert trace.block_bytes == 256 == sparse.read_bytes_per_token / sparse.reads_per_token
+    for row in rows:
+        for one in row.devices:
+            most = one.load.tokens_per_s_max
+            assert most is not None and one.by_need["rate"] == pytest.approx(most * 0.010)
+            assert one.by_need[one.binds] == min(filter(None, one.by_need.values()))
+            assert one.load.gpus == 4 and one.load.tokens_per_s.value <= 4 * 2 / 0.010
+    paced = parse_load(f"from={out}").each()[1]  # a third of the layers has a third of the pace
+    work = paced.of(work_of(decision_replay(trace, presets[0]), trace), trace)
+    assert work.host_s == pytest.approx(0.040, rel=0.01)
+    with pytest.raises(BadInput, match="single entries of tiny-dsa"):
+        parse_load(f"from={loads[1].source},model=demo").trace(*run)
+    assert models_of(loads[:1], trace, run, presets, 1, 1.2, Silent()) == []
 
 
 def test_tenants_share_no_prefix_and_no_slot(tmp_path: Path) -> None:

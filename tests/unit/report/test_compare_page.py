@@ -7,11 +7,13 @@ import pytest
 from compare_synthetic import comparison
 
 from offstage.testbeds.report.compare.columns import UnitFigures
+from offstage.testbeds.report.compare.models_shown import carried_sentence
 from offstage.testbeds.report.compare.page import render
 from offstage.testbeds.report.compare.style import UNITS_MAX, unit_colours
 
 PICTURES = {
     "throughput": ("GPUs that share one device", "tokens/s of all of them", "asic_7nm"),
+    "models": ("sessions that one device carries (modelled)", "large at 1M", "4, its memory"),
     "latency": (
         "fetch latency, µs",
         "share of fetches that took longer",
@@ -38,6 +40,21 @@ def test_every_picture_has_axes_with_units_and_provenance(page: str, name: str) 
     assert "<svg" in section[0]
     for text in PICTURES[name]:
         assert text in section[0], text
+
+
+def test_models_stand_beside_each_other(page: str) -> None:
+    """Does the sentence say for the largest and the smallest model what binds, and call a tie one?
+    With one load there is neither sentence nor table."""
+    whole = comparison()
+    said = carried_sentence(whole.models)
+    assert (
+        "A session of large at 1M has 320 GiB: bluefield3 carries 4 (bound by its memory)" in said
+    )
+    assert "A session of small at 1M has 10 GiB: bluefield3 carries 10 (bound by NVMe)" in said
+    assert said.count("a tie with bluefield3") == 1 and "at least 3 times bluefield3" in said
+    (table,) = re.findall(r'<section id="by-model".*?</section>', page, re.DOTALL)
+    assert "1,000 times" in table and "a tie" in table and "at least 3 times" in table
+    assert "by-model" not in render(msgspec.structs.replace(whole, models=[]))
 
 
 def test_no_two_units_of_a_chart_have_one_colour() -> None:

@@ -103,18 +103,23 @@ class FirmwareDevice:
         return int(count[0])
 
     def tenant_share(
-        self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
+        self,
+        tenant: int,
+        weight: int,
+        bandwidth_bytes_per_s: int,
+        in_flight_bytes: int,
+        floor_bytes_per_s: int = 0,
     ) -> None:
-        """What the tenant gets of the drive from now on; 0: no cap, and a bound by weight."""
+        """What the tenant gets of the drive from now on; 0: no cap, a bound by weight, no floor."""
         share: Any = ffi.new("struct ofs_tenant_share *")
         share.weight, share.bandwidth_bytes_per_s = weight, bandwidth_bytes_per_s
-        share.in_flight_bytes_max = in_flight_bytes
+        share.in_flight_bytes_max, share.floor_bytes_per_s = in_flight_bytes, floor_bytes_per_s
         rc = lib.ofs_device_tenant_share(self._device, tenant, share)
         check_rc(
             rc,
             "changing a tenant's share",
             "[[tenant]]",
-            "a weight up to 65535, and a bandwidth of at least 256 B/s",
+            "a weight up to 65535, a bandwidth of at least 256 B/s, and a floor within it",
         )
 
     def tenant_quota(

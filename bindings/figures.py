@@ -140,6 +140,8 @@ class TenantStatus(msgspec.Struct, kw_only=True, frozen=True):
     wait_ns_sum: int = 0
     wait_ns_max: int = 0
     throttled_ns: int = 0
+    floor_bytes_per_s: int = 0
+    floor_bytes: int = 0
     chunks: int = 0
     kept_chunks: int = 0
     chunks_max: int = 0

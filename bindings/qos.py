@@ -32,11 +32,13 @@ class Refusal(IntEnum):
 
 @dataclass(frozen=True)
 class TenantShare:
-    """What one tenant gets: its weight, and the token bucket; a rate of 0 is no limit."""
+    """What one tenant gets: its weight, and the token bucket; a rate of 0 is no limit. With a floor
+    it gets that rate first, while something of it waits."""
 
     weight: int = 1
     rate_bytes_per_s: int = 0
     burst_bytes: int = 0
+    floor_bytes_per_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Qos:
             lib.ofs_qos_set(self._handle, now_ps, tenant, raw),
             "changing a share",
             "qos",
-            "a weight from 1 to 65535, and a burst of at least the quantum",
+            "a weight from 1 to 65535, a burst of a quantum or more, and a floor within the rate",
         )
 
     @property

@@ -15,6 +15,7 @@ from offstage.bindings.layouts import constant
 from offstage.bindings.tradeoffs import write_budget_bytes
 from offstage.bindings.units import format_size
 from offstage.dpu.config.options import MINUTE_NS, PolicyOptions, Storage, Tenant
+from offstage.dpu.config.shares import check_floors, check_share
 from offstage.dpu.config.values import Config
 from offstage.dpu.protocol import OPERATOR
 
@@ -91,6 +92,7 @@ def derive(config: Config) -> Derived:
     _check_endpoints(config, where)
     _check_nvme(config, where)
     record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
+    check_floors(config.storage, config.tenants, record_bytes, where)
     slot_counts = _share_arena(config, record_bytes, where)
     segments, needed, records = _check_store(config, record_bytes, where)
     if config.store.write == "back" and config.store.dirty_max > min(slot_counts) // 2:
@@ -198,6 +200,7 @@ def _check_tenants(config: Config, where: str) -> None:
             raise BadInput("is listed twice", which, "give each tenant its own name")
         if tenant.secret and tenant.secret_file:
             raise BadInput("both secret and secret_file are given", which, "remove one")
+        check_share(tenant, which)
         if tenant.sharing == "user":
             _check_users(config, tenant, which)
         wrong = next((one for one in tenant.volumes if not VOLUME.fullmatch(one)), None)

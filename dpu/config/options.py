@@ -401,6 +401,9 @@ class Tenant(Settings, frozen=True):
     bandwidth_bytes_per_s: Annotated[
         Rate, within(0, 1 << 43, "of all its reads and writes, such as 200MB/s; 0: no cap")
     ] = 0
+    floor_bytes_per_s: Annotated[
+        Rate, within(0, 1 << 43, "of it, what the tenant gets first, such as 50MB/s; 0: no floor")
+    ] = 0
     sessions: Annotated[
         int, within(0, 65536, "concurrent sessions; 0: its part of limits.sessions")
     ] = 0

@@ -15,6 +15,7 @@ from offstage.bindings import settings
 from offstage.bindings.errors import BadInput
 from offstage.bindings.private import check_private
 from offstage.dpu.config import options
+from offstage.dpu.config.shares import check_share
 
 __all__ = ["SECTIONS", "Config", "change_policy", "change_tenant", "load", "rows"]
 
@@ -39,7 +40,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
-TENANT_LIVE = ("weight", "bandwidth", "in_flight", "chunks_max", "store_max", "dirty_max")
+TENANT_LIVE = (
+    "weight",
+    "bandwidth",
+    "floor",
+    "in_flight",
+    "chunks_max",
+    "store_max",
+    "dirty_max",
+)
 SECTIONS: dict[str, type[settings.Settings]] = {
     key: one.type
     for key, one in settings.declared(Config).items()
@@ -91,7 +100,9 @@ def change_tenant(tenant: options.Tenant, changes: Mapping[str, str], where: str
     """`tenant` with its share of the drive or quotas changed, which may change while it runs."""
     for key in changes:
         settings.check_known(key, TENANT_LIVE, where, "key")
-    return settings.read_table(tenant, changes, where)
+    changed = settings.read_table(tenant, changes, where)
+    check_share(changed, where)
+    return changed
 
 
 def rows(config: Config) -> Iterable[tuple[str, str, str]]:

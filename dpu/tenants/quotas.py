@@ -33,7 +33,11 @@ QUOTAS = {
 def give(device: Device, state: TenantState, tenant: Tenant) -> None:
     """Apply the drive share and the bounds of a tenant's options."""
     device.tenant_share(
-        state.index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
+        state.index,
+        tenant.weight,
+        tenant.bandwidth_bytes_per_s,
+        tenant.in_flight_bytes,
+        tenant.floor_bytes_per_s,
     )
     device.tenant_quota(
         state.index,

@@ -96,6 +96,7 @@ STATUS_GAUGES = {
 SHARE_COUNTERS = {
     "issued": ("tenant_ios", "reads and writes submitted to the drive"),
     "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes submitted to the drive"),
+    "floor_bytes": ("tenant_floor_bytes", "bytes of them submitted first: its floor was owed them"),
     "purged": ("tenant_purged_chunks", "kept chunks evicted for lack of room"),
     "held_back": ("tenant_held_back_turns", "reactor turns that delayed its commands"),
     "quota_refused": ("tenant_quota_refused", "appends and blocks refused: at its quota"),
@@ -109,6 +110,7 @@ SHARE_GAUGES = {
     "in_flight": ("tenant_ios_in_flight", "reads and writes in flight on the drive"),
     "in_flight_max": ("tenant_ios_in_flight_max", "their bound"),
     "weight": ("tenant_weight", "share of the drive"),
+    "floor_bytes_per_s": ("tenant_floor_bytes_per_second", "its floor of the drive; 0: none"),
     "sessions": ("tenant_sessions", "sessions open"),
     "sessions_max": ("tenant_sessions_max", "their bound"),
     "ports": ("tenant_ports", "hosts attached"),

@@ -42,11 +42,13 @@ class PlainQos:
         self.sessions: dict[tuple[int, int], tuple[int, int]] = {}  # round, bytes used of it
         self.sequence = 0
         self.held: set[int] = set()
+        self.owed = [0] * len(tenants)  # when a floor's next item is due
 
     def hold(self, now_ps: int, tenant: int, held: bool) -> None:
         self.held = self.held | {tenant} if held else self.held - {tenant}
 
-    def weigh(self, tenant: int, weight: int) -> None:
+    def weigh(self, now_ps: int, tenant: int, weight: int) -> None:
+        self.owed[tenant] = now_ps
         self.tenants[tenant] = replace(self.tenants[tenant], weight=weight)
 
     def put(self, now_ps: int, item: Item) -> Refusal | None:
@@ -58,6 +60,8 @@ class PlainQos:
             return Refusal.SESSION_FULL
         deadline_ps = min(max(item.deadline_ps, now_ps), now_ps + self.config.ahead_ps_max)
         waiter = Waiter(deadline_ps, self.sequence, replace(item, put_ps=now_ps))
+        if not waiters:
+            self.owed[item.tenant] = max(self.owed[item.tenant], now_ps)
         if all(one.who != waiter.who for one in waiters):
             begun = self.rounds[item.tenant], 0
             at = self.sessions.get(waiter.who, begun)
@@ -72,7 +76,10 @@ class PlainQos:
 
     def ready_ps(self, tenant: int) -> int | None:
         """When the bucket covers the first item; None: nothing waits, or the tenant is held."""
-        if not self.waiters[tenant] or tenant in self.held:
+        return None if tenant in self.held else self.covered_ps(tenant)
+
+    def covered_ps(self, tenant: int) -> int | None:
+        if not self.waiters[tenant]:
             return None
         share = self.tenants[tenant]
         if share.rate_bytes_per_s == 0:
@@ -90,7 +97,22 @@ class PlainQos:
         ready_ps = self.ready_ps(tenant)
         return ready_ps is not None and ready_ps <= now_ps
 
+    def owed_ps(self, tenant: int) -> int | None:
+        """When the tenant's floor is next owed something, held or not."""
+        covered_ps = self.covered_ps(tenant)
+        if covered_ps is None or not self.tenants[tenant].floor_bytes_per_s:
+            return None
+        return max(covered_ps, self.owed[tenant])
+
+    def _first_owed(self, now_ps: int) -> int | None:
+        found = [(self.owed_ps(one), one) for one in range(len(self.tenants))]
+        due = [one for when, one in found if when is not None and when <= now_ps]
+        return min(due, key=lambda one: (self.owed[one], one), default=None)
+
     def take(self, now_ps: int) -> Item | None:
+        owed = self._first_owed(now_ps)
+        if owed is not None:
+            return self._serve(now_ps, owed)
         count = len(self.tenants)
         ready = [one for one in range(count) if self.is_ready(one, now_ps)]
         if not ready:
@@ -101,16 +123,24 @@ class PlainQos:
             self.turn = min(ready, key=lambda one: (one - self.turn - 1) % count)
             quantum = self.config.quantum_bytes
             self.deficits[self.turn] += self.tenants[self.turn].weight * quantum
-        first = self.first(self.turn)
-        self.waiters[self.turn].remove(first)
+        self.deficits[self.turn] -= self._cost(self.turn)
+        return self._serve(now_ps, self.turn)
+
+    def _serve(self, now_ps: int, tenant: int) -> Item:
+        first = self.first(tenant)
+        self.waiters[tenant].remove(first)
         item = first.item
         self._serve_round(first)
-        self.deficits[self.turn] -= item.cost_bytes
-        self.taken[self.turn].append((now_ps, item.cost_bytes))
+        self.taken[tenant].append((now_ps, item.cost_bytes))
+        floor = self.tenants[tenant].floor_bytes_per_s
+        if floor:
+            late_ps = min(max(now_ps - self.owed[tenant], 0), self.config.ahead_ps_max)
+            self.owed[tenant] = now_ps - late_ps + item.cost_bytes * PS_PER_S // floor
         return item
 
     def next_ps(self, now_ps: int) -> int | None:
         times = [self.ready_ps(one) for one in range(len(self.tenants))]
+        times += [self.owed_ps(one) for one in range(len(self.tenants))]
         return min((max(one, now_ps) for one in times if one is not None), default=None)
 
     def _cost(self, tenant: int) -> int:

@@ -137,6 +137,7 @@ struct ofs_tenant_share {
 	uint32_t reserved;
 	uint64_t bandwidth_bytes_per_s; /* of all its reads and writes; 0: no cap */
 	uint64_t in_flight_bytes_max;   /* 0: the device's bound, by weight */
+	uint64_t floor_bytes_per_s;     /* first of all, and beside that bound; 0: none */
 };
 
 /* A tenant's bounds on shared resources; 0: none. */
@@ -158,7 +159,9 @@ struct ofs_tenant_status {
 	uint64_t issued_bytes;
 	uint64_t wait_ns_sum; /* for their turn, of those issued */
 	uint64_t wait_ns_max;
-	uint64_t throttled_ns;  /* time in which something waited for the cap */
+	uint64_t throttled_ns; /* time in which something waited for the cap */
+	uint64_t floor_bytes_per_s;
+	uint64_t floor_bytes;   /* of those issued, because the floor was owed them */
 	uint64_t chunks;        /* in the core's table */
 	uint64_t kept_chunks;   /* of them, those that no session names */
 	uint64_t chunks_max;    /* bounds: 0 there is none */

@@ -9,6 +9,12 @@
  * tenant is ready, one is served. A tenant that is not ready when its turn ends loses its credit.
  * The caller may hold a tenant, such as one with enough in flight: it is not ready until released.
  *
+ * A tenant may have a floor, a rate below which it does not fall while something of it waits: an
+ * item that its floor is owed is served before all turns, at no cost to its credit, and also while
+ * the tenant is held, if its bucket covers it. Several floors are served in the order in which they
+ * were owed. What the line could not serve in time is made up for ahead_ps_max at most, so the rate
+ * holds where takes are no farther apart than that and the line moves more than all floors ask for.
+ *
  * Within a tenant, sessions have rounds: in one round a session is served session_quantum bytes,
  * an excess of its last item is charged to its next round, and no session begins its next round
  * while another waits in this one. A session that had nothing waiting joins the current round
@@ -27,8 +33,9 @@
  * A bucket is full at open, and no window of time sees more than burst + rate * window leave it.
  * Tokens are 2^-32 bytes and exact; a rate is kept in steps of 2^-32 bytes/ps (233 bytes/s),
  * rounded down. Times are integer picoseconds below 2^63 and do not go back from call to call
- * (assert). Every operation is O(log n) in items and in tenants. Nothing is allocated after open,
- * which says -ENOMEM, or -EINVAL for a number out of range; one thread owns a scheduler.
+ * (assert). Every operation is O(log n) in items and in tenants, linear in floors. Nothing is
+ * allocated after open, which says -ENOMEM, or -EINVAL for a number out of range; one thread owns a
+ * scheduler.
  */
 #ifndef OFS_QOS_H
 #define OFS_QOS_H
@@ -41,6 +48,7 @@
 #define OFS_QOS_SESSIONS_MAX 0x1000000
 #define OFS_QOS_BYTES_MAX 0x40000000
 #define OFS_QOS_RATE_MAX 0xfffffffffff
+#define OFS_QOS_FLOOR_MIN 256
 #define OFS_QOS_NEVER 0xffffffffffffffff
 #define OFS_QOS_NO_SESSION 0xffffffff
 
@@ -49,6 +57,8 @@ struct ofs_qos_tenant {
 	uint32_t reserved;
 	uint64_t rate_bytes_per_s; /* of its token bucket, from 256 to OFS_QOS_RATE_MAX; 0: no limit */
 	uint64_t burst_bytes;      /* from quantum_bytes to OFS_QOS_BYTES_MAX; without a rate unused */
+	uint64_t
+		floor_bytes_per_s; /* from OFS_QOS_FLOOR_MIN to its rate or OFS_QOS_RATE_MAX; 0: none */
 };
 
 struct ofs_qos_config {
@@ -83,6 +93,7 @@ struct ofs_qos_stats {
 	uint64_t wait_ps_sum;
 	uint64_t wait_ps_max; /* of what was taken */
 	uint64_t shared;      /* put into the shared entry */
+	uint64_t floor_bytes; /* of those taken, before all turns, because the floor was owed them */
 	uint32_t waiting;
 	uint32_t waiting_max;
 };

@@ -5,11 +5,12 @@
  * has its bit set; one whose bucket does not cover its first item is in the heap of the throttled,
  * by the time when it will, and a held one is in neither. This changes only with the first item of
  * a tenant, or when the caller says so: otherwise tokens only grow, so a computed time stays right.
- * The bits are words under a summary of which words are not 0, so that the next turn is found in
- * two steps.
+ * Tenants with a floor are looked at one by one, before all turns.
  */
 #include "qos.h"
 #include "heap.h"
+#include "qos_floor.h"
+#include "qos_ready.h"
 #include "qos_sessions.h"
 
 #include <assert.h>
@@ -17,10 +18,6 @@
 
 #define TOKEN_BITS 32 /* a token is 2^-32 bytes */
 #define WEIGHT_MAX UINT16_MAX
-#define WORD_BITS 64
-#define WORDS (OFS_QOS_TENANTS_MAX / WORD_BITS)
-
-_Static_assert(WORDS <= WORD_BITS, "one word is the summary of all");
 
 struct ofs_qos_throttled {
 	struct ofs_heap_key key; /* when the bucket covers it, tenant */
@@ -34,6 +31,8 @@ struct ofs_qos_share {
 	uint64_t tokens;        /* as of filled_ps */
 	uint64_t filled_ps;
 	uint64_t throttled_from_ps;
+	uint64_t covers_ps; /* when the bucket covers the first item; unset: none waits */
+	struct ofs_qos_floor floor;
 	uint32_t throttled; /* position in the heap of the throttled, or OFS_NONE */
 	uint32_t waiting;
 	int held;
@@ -44,48 +43,16 @@ struct ofs_qos {
 	struct ofs_qos_config config;
 	uint64_t now_ps;
 	uint64_t sequence;
-	uint64_t summary;
-	uint64_t ready[WORDS];
+	struct ofs_qos_ready ready;
 	uint32_t turn; /* the tenant whose turn it is */
 	uint32_t throttled_count;
 	uint32_t waiting;
+	uint32_t floor_count;
+	uint32_t *floors; /* [floor_count] tenants with a floor */
 	struct ofs_qos_share *shares;
 	struct ofs_qos_throttled *throttled;
 	struct ofs_qos_sessions sessions;
 };
-
-static inline int
-is_ready(const struct ofs_qos *qos, uint32_t tenant)
-{
-	return qos->ready[tenant / WORD_BITS] >> (tenant % WORD_BITS) & 1;
-}
-
-static void
-ready_set(struct ofs_qos *qos, uint32_t tenant, int ready)
-{
-	uint64_t *word = &qos->ready[tenant / WORD_BITS];
-	uint64_t bit = 1ull << (tenant % WORD_BITS);
-	uint64_t summary_bit = 1ull << (tenant / WORD_BITS);
-
-	*word = ready ? *word | bit : *word & ~bit;
-	qos->summary = *word ? qos->summary | summary_bit : qos->summary & ~summary_bit;
-}
-
-/* The first ready tenant after `tenant`, in a circle; itself comes last. One must be ready. */
-static uint32_t
-ready_after(const struct ofs_qos *qos, uint32_t tenant)
-{
-	uint32_t word = tenant / WORD_BITS, bit = tenant % WORD_BITS;
-	/* Shifted twice, because a shift by the whole width is undefined. */
-	uint64_t above = qos->ready[word] >> bit >> 1;
-	uint64_t words = qos->summary >> word >> 1;
-
-	if (above)
-		return tenant + 1 + (uint32_t)__builtin_ctzll(above);
-	word = words ? word + 1 + (uint32_t)__builtin_ctzll(words)
-				 : (uint32_t)__builtin_ctzll(qos->summary);
-	return word * WORD_BITS + (uint32_t)__builtin_ctzll(qos->ready[word]);
-}
 
 static void
 throttled_moved(void *owner, const void *item, uint32_t position)
@@ -129,7 +96,7 @@ time_advance(struct ofs_qos *qos, uint64_t now_ps)
 		struct ofs_heap_key key = qos->throttled[0].key;
 
 		throttled_remove(qos, &qos->shares[key.second], key.first);
-		ready_set(qos, (uint32_t)key.second, 1);
+		ofs_qos_ready_set(&qos->ready, (uint32_t)key.second, 1);
 	}
 }
 
@@ -166,10 +133,13 @@ tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 	struct ofs_qos_share *share = &qos->shares[tenant];
 	struct ofs_qos_throttled entry = {{qos->now_ps, tenant}};
 
-	if (share->waiting > 0 && !share->held)
-		entry.key.first = bucket_covers_ps(share, qos->now_ps,
+	if (share->waiting > 0)
+		share->covers_ps = bucket_covers_ps(share, qos->now_ps,
 			ofs_qos_sessions_first(&qos->sessions, tenant)->cost_bytes);
-	ready_set(qos, tenant, share->waiting > 0 && !share->held && entry.key.first == qos->now_ps);
+	if (share->waiting > 0 && !share->held)
+		entry.key.first = share->covers_ps;
+	ofs_qos_ready_set(&qos->ready, tenant,
+		share->waiting > 0 && !share->held && entry.key.first == qos->now_ps);
 	if (entry.key.first == qos->now_ps) {
 		if (share->throttled != OFS_NONE)
 			throttled_remove(qos, share, qos->now_ps);
@@ -182,19 +152,40 @@ tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 }
 
 /* The tenant whose turn it is. At least one must be ready. */
-static struct ofs_qos_share *
+static uint32_t
 turn_find(struct ofs_qos *qos)
 {
 	struct ofs_qos_share *share = &qos->shares[qos->turn];
 
-	if (!is_ready(qos, qos->turn))
+	if (!ofs_qos_ready_has(&qos->ready, qos->turn))
 		share->deficit_bytes = 0;
 	else if (ofs_qos_sessions_first(&qos->sessions, qos->turn)->cost_bytes <= share->deficit_bytes)
-		return share;
-	qos->turn = ready_after(qos, qos->turn);
-	share = &qos->shares[qos->turn];
-	share->deficit_bytes += share->turn_bytes;
-	return share;
+		return qos->turn;
+	qos->turn = ofs_qos_ready_after(&qos->ready, qos->turn);
+	qos->shares[qos->turn].deficit_bytes += qos->shares[qos->turn].turn_bytes;
+	return qos->turn;
+}
+
+/* The tenant whose floor has been owed something longest, even if it is held, or OFS_NONE; and when
+ * the next one's is. */
+static uint32_t
+floor_owed(const struct ofs_qos *qos, uint64_t *next_ps)
+{
+	uint32_t owed = OFS_NONE;
+
+	*next_ps = OFS_QOS_NEVER;
+	for (uint32_t i = 0; i < qos->floor_count; i++) {
+		const struct ofs_qos_share *share = &qos->shares[qos->floors[i]];
+		uint64_t due_ps = share->floor.due_ps, at_ps = share->covers_ps;
+
+		at_ps = at_ps < due_ps ? due_ps : at_ps;
+		if (share->waiting == 0)
+			continue;
+		*next_ps = at_ps < *next_ps ? at_ps : *next_ps;
+		if (at_ps <= qos->now_ps && (owed == OFS_NONE || due_ps < qos->shares[owed].floor.due_ps))
+			owed = qos->floors[i];
+	}
+	return owed;
 }
 
 static uint64_t
@@ -251,6 +242,8 @@ ofs_qos_put(struct ofs_qos *qos, uint64_t now_ps, const struct ofs_qos_item *ite
 	share->stats.put++;
 	share->stats.put_bytes += item->cost_bytes;
 	share->stats.shared += entry >= qos->config.session_count;
+	if (share->waiting == 0)
+		ofs_qos_floor_begin(&share->floor, now_ps);
 	if (++share->waiting > share->stats.waiting_max)
 		share->stats.waiting_max = share->waiting;
 	if (ofs_qos_sessions_put(&qos->sessions, entry, &key, &waits))
@@ -262,16 +255,24 @@ int
 ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item)
 {
 	struct ofs_qos_share *share;
-	uint64_t wait_ps;
+	uint64_t wait_ps, next_ps;
+	uint32_t tenant;
+	int owed;
 
 	time_advance(qos, now_ps);
-	if (qos->summary == 0)
+	tenant = floor_owed(qos, &next_ps);
+	owed = tenant != OFS_NONE;
+	if (!owed && qos->ready.summary == 0)
 		return 0;
-	share = turn_find(qos);
-	ofs_qos_sessions_take(&qos->sessions, qos->turn, now_ps, item);
+	if (!owed)
+		tenant = turn_find(qos);
+	share = &qos->shares[tenant];
+	ofs_qos_sessions_take(&qos->sessions, tenant, now_ps, item);
 	share->waiting--;
 	qos->waiting--;
-	share->deficit_bytes -= item->cost_bytes;
+	share->deficit_bytes -= owed ? 0 : item->cost_bytes;
+	share->stats.floor_bytes += owed ? item->cost_bytes : 0;
+	ofs_qos_floor_served(&share->floor, now_ps, qos->config.ahead_ps_max, item->cost_bytes);
 	if (share->rate > 0) {
 		bucket_fill(share, now_ps);
 		share->tokens -= (uint64_t)item->cost_bytes << TOKEN_BITS;
@@ -282,16 +283,21 @@ ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item)
 	share->stats.wait_ps_sum += wait_ps;
 	share->stats.wait_ps_max =
 		wait_ps > share->stats.wait_ps_max ? wait_ps : share->stats.wait_ps_max;
-	tenant_settle(qos, qos->turn);
+	tenant_settle(qos, tenant);
 	return 1;
 }
 
 uint64_t
 ofs_qos_next_ps(const struct ofs_qos *qos)
 {
-	if (qos->summary != 0)
+	uint64_t covered_ps = OFS_QOS_NEVER, owed_ps;
+
+	if (qos->ready.summary != 0)
 		return qos->now_ps;
-	return qos->throttled_count > 0 ? qos->throttled[0].key.first : OFS_QOS_NEVER;
+	if (qos->throttled_count > 0)
+		covered_ps = qos->throttled[0].key.first;
+	(void)floor_owed(qos, &owed_ps);
+	return covered_ps < owed_ps ? covered_ps : owed_ps;
 }
 
 uint32_t
@@ -332,10 +338,15 @@ rate_of(uint64_t bytes_per_s)
 static int
 share_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *tenant)
 {
-	if (tenant->weight == 0 || tenant->weight > WEIGHT_MAX)
+	uint64_t floor = tenant->floor_bytes_per_s;
+
+	if (tenant->weight == 0 || tenant->weight > WEIGHT_MAX
+		|| (floor > 0 && (floor < OFS_QOS_FLOOR_MIN || floor > OFS_QOS_RATE_MAX)))
 		return -EINVAL;
 	if (tenant->rate_bytes_per_s == 0)
 		return 0;
+	if (floor > tenant->rate_bytes_per_s)
+		return -EINVAL;
 	if (tenant->rate_bytes_per_s > OFS_QOS_RATE_MAX || rate_of(tenant->rate_bytes_per_s) == 0
 		|| tenant->burst_bytes < config->quantum_bytes || tenant->burst_bytes > OFS_QOS_BYTES_MAX)
 		return -EINVAL;
@@ -349,6 +360,16 @@ share_terms(const struct ofs_qos *qos, struct ofs_qos_share *share,
 	share->turn_bytes = tenant->weight * qos->config.quantum_bytes;
 	share->rate = rate_of(tenant->rate_bytes_per_s);
 	share->burst = tenant->burst_bytes << TOKEN_BITS;
+	share->floor = (struct ofs_qos_floor){tenant->floor_bytes_per_s, qos->now_ps};
+}
+
+static void
+floors_list(struct ofs_qos *qos)
+{
+	qos->floor_count = 0;
+	for (uint32_t i = 0; i < qos->config.tenant_count; i++)
+		if (qos->shares[i].floor.bytes_per_s > 0)
+			qos->floors[qos->floor_count++] = i;
 }
 
 static int
@@ -384,13 +405,15 @@ ofs_qos_open(struct ofs_qos **out, const struct ofs_qos_config *config,
 	qos->config = *config;
 	qos->shares = calloc(config->tenant_count, sizeof(*qos->shares));
 	qos->throttled = calloc(config->tenant_count, sizeof(*qos->throttled));
+	qos->floors = calloc(config->tenant_count, sizeof(*qos->floors));
 	rc = ofs_qos_sessions_open(&qos->sessions, config);
-	if (!qos->shares || !qos->throttled || rc < 0) {
+	if (!qos->shares || !qos->throttled || !qos->floors || rc < 0) {
 		ofs_qos_close(qos);
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < config->tenant_count; i++)
 		share_terms(qos, &qos->shares[i], &tenants[i]);
+	floors_list(qos);
 	ofs_qos_reset(qos);
 	*out = qos;
 	return 0;
@@ -434,6 +457,7 @@ ofs_qos_set(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant,
 		share->tokens = terms->burst_bytes << TOKEN_BITS;
 	share->filled_ps = now_ps;
 	share_terms(qos, share, terms);
+	floors_list(qos);
 	share->tokens = share->tokens < share->burst ? share->tokens : share->burst;
 	tenant_settle(qos, tenant);
 	return 0;
@@ -442,15 +466,15 @@ ofs_qos_set(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant,
 void
 ofs_qos_reset(struct ofs_qos *qos)
 {
-	qos->now_ps = qos->sequence = qos->summary = 0;
+	qos->now_ps = qos->sequence = 0;
 	qos->throttled_count = qos->waiting = 0;
 	qos->turn = qos->config.tenant_count - 1; /* the next is tenant 0 */
-	memset(qos->ready, 0, sizeof(qos->ready));
+	memset(&qos->ready, 0, sizeof(qos->ready));
 	ofs_qos_sessions_reset(&qos->sessions);
 	for (uint32_t i = 0; i < qos->config.tenant_count; i++) {
 		struct ofs_qos_share *share = &qos->shares[i];
 
-		share->deficit_bytes = share->filled_ps = 0;
+		share->deficit_bytes = share->filled_ps = share->floor.due_ps = 0;
 		share->tokens = share->burst;
 		share->throttled = OFS_NONE;
 		share->waiting = 0;
@@ -464,6 +488,7 @@ ofs_qos_close(struct ofs_qos *qos)
 {
 	free(qos->shares);
 	free(qos->throttled);
+	free(qos->floors);
 	ofs_qos_sessions_close(&qos->sessions);
 	free(qos);
 }

@@ -182,9 +182,13 @@ test_refusals(void)
 	bad[7].session_quantum_bytes = OFS_QOS_BYTES_MAX + 1ull;
 	for (uint32_t i = 0; i < 8; i++)
 		assert(ofs_qos_open(&qos, &bad[i], tenants) == -EINVAL);
-	tenants[7] = (struct ofs_qos_tenant){1, 0, 1000, QUANTUM - 1}; /* would wait for ever */
+	tenants[7] = (struct ofs_qos_tenant){1, 0, 1000, QUANTUM - 1, 0}; /* would wait for ever */
 	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL);
-	tenants[7] = (struct ofs_qos_tenant){1, 0, 200, QUANTUM}; /* rounds to no rate at all */
+	tenants[7] = (struct ofs_qos_tenant){1, 0, 200, QUANTUM, 0}; /* rounds to no rate at all */
+	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL);
+	tenants[7] = (struct ofs_qos_tenant){1, 0, 1000, QUANTUM, 1001}; /* a cap below the floor */
+	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL);
+	tenants[7] = (struct ofs_qos_tenant){1, 0, 0, 0, OFS_QOS_FLOOR_MIN - 1};
 	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL);
 	assert(qos == NULL);
 }

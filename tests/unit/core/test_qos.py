@@ -18,8 +18,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def random_tenants(draw: random.Random, count: int) -> list[TenantShare]:
-    """Return tenants of weights 1 to 9; about half have rate limits that bite."""
-    return [
+    """Return tenants of weights 1 to 9; about half have limits that bite, a few have floors."""
+    found = [
         TenantShare(draw.randint(1, 9))
         if draw.random() < 0.5
         else TenantShare(
@@ -27,6 +27,10 @@ def random_tenants(draw: random.Random, count: int) -> list[TenantShare]:
         )
         for _ in range(count)
     ]
+    for at in draw.sample(range(count), draw.choice([0, 1, min(count, 3)])):
+        most = found[at].rate_bytes_per_s or 10**10
+        found[at] = replace(found[at], floor_bytes_per_s=draw.randint(256, most))
+    return found
 
 
 def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> Item:
@@ -50,7 +54,7 @@ def change_terms(draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, te
         return
     weight = draw.randint(1, 9)
     qos.set(now_ps, tenant, replace(plain.tenants[tenant], weight=weight))
-    plain.weigh(tenant, weight)
+    plain.weigh(now_ps, tenant, weight)
 
 
 @settings(max_examples=60)
@@ -148,6 +152,45 @@ def test_no_window_sees_more_than_burst_and_rate(seed: int) -> None:
 
 @settings(max_examples=30)
 @given(seed=SEEDS)
+def test_a_floor_holds_in_every_window(seed: int) -> None:
+    """A tenant with a floor below the line gets it in every window in which it waits, whatever the
+    weights of the others, whether it is held, and whatever it got before; only its cap is above."""
+    draw = random.Random(seed)
+    line_ps = 1_000  # for one byte: a line of 10^9 bytes/s
+    floor, held = draw.randint(10**6, 6 * 10**8), draw.random() < 0.5
+    cap = draw.choice([0, 7 * 10**8])
+    share = TenantShare(1, cap, QUANTUM if cap else 0, floor)
+    qos = Qos(QosConfig(QUANTUM, 1, 64, 64), [TenantShare(draw.randint(1, 50)), share])
+    qos.hold(0, 1, held)
+    taken, now_ps = [(0, 0)], 0
+    for _ in range(400):
+        for tenant in (0, 1):
+            while qos.put(now_ps, Item(0, draw.randint(1, QUANTUM), tenant)) is None:
+                pass
+        item = qos.take(now_ps)
+        assert item is not None
+        now_ps += line_ps * item.cost_bytes
+        taken.append((now_ps, taken[-1][1] + (item.cost_bytes if item.tenant == 1 else 0)))
+    for begin, (begin_ps, before) in enumerate(taken):
+        for end_ps, after in taken[begin:]:
+            owed = floor * (end_ps - begin_ps) // PS_PER_S
+            assert after - before >= owed - 2 * QUANTUM
+    assert qos.stats(1)["floor_bytes"] > 0 and qos.stats(0)["floor_bytes"] == 0
+
+
+def test_time_without_anything_waiting_earns_no_floor() -> None:
+    """After a second of nothing, a tenant with a floor is served one item first, and then by turns
+    until its floor is due again."""
+    share = TenantShare(1, floor_bytes_per_s=QUANTUM)  # one item a second
+    qos = Qos(QosConfig(QUANTUM, 1, 64, 64, ahead_ps_max=PS_PER_S), [TenantShare(20), share])
+    for tag in range(8):
+        assert qos.put(5 * PS_PER_S, Item(tag, QUANTUM, tag % 2)) is None
+    order = [one.tenant for _ in range(5) if (one := qos.take(5 * PS_PER_S)) is not None]
+    assert order == [1, 0, 0, 0, 0]
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
 def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
     """An item goes before all items of its tenant that are put after its deadline."""
     draw = random.Random(seed)
@@ -218,6 +261,7 @@ def test_counters() -> None:
         "waiting": 1,
         "waiting_max": 3,
         "shared": 0,
+        "floor_bytes": 0,
     }
     assert set(qos.stats(1).values()) == {0}
     qos.reset()

@@ -54,7 +54,7 @@ class FakeDevice(Device):
         self.resolves = threading.Event()  # until it is set, connects wait for an address
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
-        self.shares: dict[int, tuple[int, int, int]] = {}
+        self.shares: dict[int, tuple[int, int, int, int]] = {}
         self.quotas: dict[int, tuple[int, int, int, int]] = {}
         self.has: dict[int, dict[str, int]] = {}  # overrides a tenant's figures
 
@@ -66,9 +66,14 @@ class FakeDevice(Device):
         return 0
 
     def tenant_share(
-        self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
+        self,
+        tenant: int,
+        weight: int,
+        bandwidth_bytes_per_s: int,
+        in_flight_bytes: int,
+        floor_bytes_per_s: int = 0,
     ) -> None:
-        self.shares[tenant] = (weight, bandwidth_bytes_per_s, in_flight_bytes)
+        self.shares[tenant] = (weight, bandwidth_bytes_per_s, in_flight_bytes, floor_bytes_per_s)
 
     def tenant_quota(
         self,

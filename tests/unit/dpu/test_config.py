@@ -125,6 +125,29 @@ def test_users_that_cannot_be_told_apart_are_not_said_to_be(
 
 
 @pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("floor = '2GB/s'\nbandwidth = '1GB/s'", "bandwidth is 1 GB/s, below the floor of 2 GB/s"),
+        ("floor = '9B/s'", "floor is 9 bytes a second"),
+        (
+            "floor = '13GB/s'\n[[tenant]]\nname = 'b'\nfloor = '2GB/s'",
+            "15 GB/s, and gen5-tlc reads",
+        ),
+    ],
+)
+def test_a_floor_is_within_its_cap_and_what_an_emulated_drive_reads(
+    tmp_path: Path, lines: str, words: str
+) -> None:
+    emulated = {"storage.backend": "emulated"}
+    tenant = f"[[tenant]]\nname = 'a'\n{lines}"
+    with pytest.raises(BadInput, match=words) as raised:
+        derive(load(write(tmp_path, tenant), emulated, {}))
+    assert "\n" not in str(raised.value)
+    with pytest.raises(BadInput, match="below the floor"):
+        change_tenant(Tenant(bandwidth_bytes_per_s=1000), {"floor": "2KB/s"}, "tenant.a")
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"nvme.listen": "4420"}, "nvme.listen: .*host:port"),

@@ -91,14 +91,15 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
         "forbidden"
     )
     change = {"tenant.blue.weight": "4", "tenant.blue.bandwidth": "2MB/s", "degree_max": "5"}
+    change["tenant.blue.floor"] = "1MB/s"
     assert world.code(operator, p.PolicySet(changes=change)) == "PolicyReply"
     blue = world.hosts.tenants["blue"].index
-    assert world.device.shares == {blue: (4, 2_000_000, 0)}
+    assert world.device.shares == {blue: (4, 2_000_000, 0, 1_000_000)}
     assert world.service.policy.degree_max == 5
     assert world.code(operator, p.PolicySet(changes={"tenant.blue.in_flight": "64KiB"})) == (
         "PolicyReply"
     )
-    assert world.device.shares[blue] == (4, 2_000_000, 65536)
+    assert world.device.shares[blue] == (4, 2_000_000, 65536, 1_000_000)
     quota = {"tenant.blue.store_max": "1MiB", "tenant.blue.chunks_max": "7"}
     assert world.code(operator, p.PolicySet(changes=quota)) == "PolicyReply"
     assert world.device.quotas[blue][:3] == (7, 1 << 20, 0)
@@ -107,6 +108,7 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
         ("tenant.blue.name", "x", "invalid"),
         ("tenant.blue.arena_max", "1MiB", "invalid"),
         ("tenant.blue.weight", "0", "invalid"),
+        ("tenant.blue.floor", "3MB/s", "invalid"),  # above its cap
         ("tenant.blue", "1", "invalid"),
     ]:
         bad = p.PolicySet(changes={name: text, "degree_max": "7"})
@@ -114,7 +116,7 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
     # Only the device or its drive may know why a policy is refused.
     bad = p.PolicySet(changes={"tenant.blue.weight": "9", "drive_years": "5"})
     assert world.code(operator, bad) == "invalid"
-    assert world.device.shares[blue] == (4, 2_000_000, 65536)
+    assert world.device.shares[blue] == (4, 2_000_000, 65536, 1_000_000)
     assert world.service.policy.degree_max == 5
 
 

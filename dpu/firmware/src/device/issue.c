@@ -5,7 +5,8 @@
  * here, in the one arbiter (qos.h): turns between tenants by bytes and weight, caps of bandwidth,
  * and within a tenant the earliest deadline first. The core decides what is read; this file decides
  * when. Each tenant has a bound on its bytes in flight, which grows with its weight, because the
- * drive's queue does not distinguish tenants.
+ * drive's queue does not distinguish tenants. A tenant with a floor, such as one whose values are a
+ * model's weights, goes before all turns and beyond its bound while it is owed something.
  *
  * A read is an item. Writes wait in their tenant's queue in order of arrival; each also adds an
  * item, a ticket, which lets the first write of that queue be submitted. A write that the store
@@ -113,7 +114,8 @@ weigh(struct ofs_device *device)
 		uint64_t fine = small_weight(device, i, least);
 		uint64_t bytes = tenant->share.in_flight_bytes_max;
 		struct ofs_qos_tenant terms = {.weight = (uint32_t)(fine / common),
-			.rate_bytes_per_s = tenant->share.bandwidth_bytes_per_s};
+			.rate_bytes_per_s = tenant->share.bandwidth_bytes_per_s,
+			.floor_bytes_per_s = tenant->share.floor_bytes_per_s};
 		uint64_t turn_bytes = terms.weight * (uint64_t)device->record_size_bytes;
 		int rc;
 
@@ -138,9 +140,12 @@ ofs_device_share(struct ofs_device *device, uint32_t tenant, const struct ofs_te
 {
 	if (tenant >= device->tenant_count || share->weight == 0 || share->weight > UINT16_MAX
 		|| (share->bandwidth_bytes_per_s != 0 && share->bandwidth_bytes_per_s < 256)
-		|| share->bandwidth_bytes_per_s > OFS_QOS_RATE_MAX) {
+		|| share->bandwidth_bytes_per_s > OFS_QOS_RATE_MAX
+		|| (share->floor_bytes_per_s != 0 && share->floor_bytes_per_s < OFS_QOS_FLOOR_MIN)
+		|| share->floor_bytes_per_s > OFS_QOS_RATE_MAX
+		|| (share->bandwidth_bytes_per_s != 0
+			&& share->floor_bytes_per_s > share->bandwidth_bytes_per_s))
 		return -EINVAL;
-	}
 	device->tenants[tenant].share = *share;
 	weigh(device);
 	return 0;
@@ -313,5 +318,7 @@ ofs_device_issue_figures(const struct ofs_device *device, uint32_t number,
 	status->wait_ns_sum = stats.wait_ps_sum / PS_PER_NS;
 	status->wait_ns_max = stats.wait_ps_max / PS_PER_NS;
 	status->throttled_ns = stats.throttled_ps / PS_PER_NS;
+	status->floor_bytes_per_s = tenant->share.floor_bytes_per_s;
+	status->floor_bytes = stats.floor_bytes;
 	status->held_back = tenant->held_back;
 }

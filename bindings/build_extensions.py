@@ -22,7 +22,14 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
-ANALYSIS_FIRMWARE = ("nvme_blocks", "nvme_cost", "nvme_flash", "nvme_model")
+ANALYSIS_FIRMWARE = (
+    "nvme_blocks",
+    "nvme_cost",
+    "nvme_flash",
+    "nvme_model",
+    "qos",
+    "qos_sessions",
+)
 CHIP_FIRMWARE = ("histogram", "nvme_blocks", "nvme_flash", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
@@ -153,7 +160,7 @@ analysis = make_builder(
         *sorted(ANALYSIS.glob("*.c")),
         *(FIRMWARE / f"src/{name}.c" for name in ANALYSIS_FIRMWARE),
     ],
-    [ANALYSIS, FIRMWARE / "include"],
+    [ANALYSIS, FIRMWARE / "include", FIRMWARE / "src"],
 )
 chip_sources = [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)]
 chip = make_builder(

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -275,7 +276,7 @@ def check_keys(table: Mapping[str, Any], kind: Any, where: str, prefix: str = ""
     for key, value in table.items():
         check_known(key, known, f"{where}: {prefix}".rstrip(" :"))
         inner: Any = known[key].type
-        if get_origin(inner) is tuple:
+        if get_origin(inner) in (tuple, UnionType):
             inner = get_args(inner)[0]
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             for one in value if isinstance(value, list) else [value]:

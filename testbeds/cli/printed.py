@@ -15,6 +15,7 @@ from offstage.testbeds.lab.policies.registry import Listed
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.lab.results.summary import (
     BoundSummary,
+    ColdStart,
     Failed,
     Interval,
     PointSummary,
@@ -38,6 +39,7 @@ class Headline(msgspec.Struct, kw_only=True):
     buffer_over_k: float
     hbm_pool_over_k: float
     tiers: list[TierSummary]
+    weights: ColdStart | None
     whole_model: WholeModel | None
     nontrivial_hit: Interval | None
     hit: Interval | None

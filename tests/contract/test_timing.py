@@ -2,7 +2,7 @@
 
 This is the contract of test/test_timing.c, over every side that `TIMINGS` registers, other
 packages' too, and over two extensions: a chip, whose units block each other and serve by priority,
-and tiers, which remember where a block is.
+tiers, which remember where a block is, and a drive that a stream of weights reads too.
 """
 
 import numpy as np
@@ -15,6 +15,7 @@ from offstage.bindings.errors import BadInput, Incompatible
 from offstage.bindings.firmware import ffi
 from offstage.bindings.sim import populate
 from offstage.bindings.storage import preset
+from offstage.bindings.stream import StreamConfig, open_stream
 from offstage.bindings.tiers import TierCosts, TiersConfig, open_tiers
 from offstage.bindings.timing import KINDS, TIMINGS, Costs, Timing, open_timing
 
@@ -50,7 +51,23 @@ def tiers(costs: Costs) -> Timing:
     return open_tiers(config, [memory, drives]).timing
 
 
-SIDES = {**TIMINGS, "chip": chip, "tiers": tiers}
+def stream(costs: Costs) -> Timing:
+    """A drive that reads weights meanwhile, from before the first request."""
+    config = StreamConfig(
+        costs.nvme or {},
+        1 << 28,
+        1 << 16,
+        1 << 18,
+        costs.in_flight_max,
+        floor_bytes_per_s=10**9,
+        hit_ps=1000 * costs.hit_ns,
+        command_ps=1000 * costs.command_ns,
+        seed=costs.seed,
+    )
+    return open_stream(config).timing
+
+
+SIDES = {**TIMINGS, "chip": chip, "tiers": tiers, "stream": stream}
 
 
 def drive(timing: Timing) -> list[int]:

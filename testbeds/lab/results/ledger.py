@@ -71,6 +71,7 @@ class RunTotals:
     failed: int
     decoded_ns: int = 0
     tiers: tuple[dict[str, int], ...] = ()
+    weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
 
 
@@ -141,6 +142,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         failed=run.failed,
         decoded_ns=run.decoded_ns,
         tiers=tuple(run.tiers),
+        weights=run.weights,
         used=run.used,
     )
 

@@ -24,6 +24,7 @@ from offstage.testbeds.lab.results.ledger import (
 from offstage.testbeds.lab.results.summary import (
     WEAK_REQUESTS,
     BoundSummary,
+    ColdStart,
     Interval,
     PointInfo,
     PointSummary,
@@ -69,6 +70,7 @@ def measure(
     none: Sequence[SeedRun | RunTotals],
     reference: Sequence[SeedRun | RunTotals] = (),
     tiers: Sequence[TierSummary] = (),
+    weights: ColdStart | None = None,
     whole: WholeModel | None = None,
     recurring: bool = False,
     resamples: int = 2000,
@@ -78,9 +80,9 @@ def measure(
 
     runs, bounds, none, reference: one per seed, with the same seeds and sessions. `none` is
     demand-only LRU at the same buffer and pool, `reference` the spec's point to which all traffic
-    is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. whole: of
-    the model. recurring: every seed has the same requests, as in a captured workload: more seeds
-    add no requests.
+    is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. weights:
+    of a stream of them. whole: of the model. recurring: every seed has the same requests, as in a
+    captured workload: more seeds add no requests.
     """
     each = [totals(run) for run in runs]
     own = pool_runs(each, recurring)
@@ -91,7 +93,8 @@ def measure(
         bounds=pool_bounds([bound_totals(one) for one in bounds], recurring) if bounds else None,
         boot=Bootstrap(len(own.requests), resamples, seed),
     )
-    return _figures(info, sides, each, Bootstrap(len(each), resamples, seed), (tiers, whole))
+    seeds = Bootstrap(len(each), resamples, seed)
+    return _figures(info, sides, each, seeds, (tiers, weights, whole))
 
 
 def _figures(
@@ -99,11 +102,11 @@ def _figures(
     sides: _Sides,
     each: Sequence[RunTotals],
     seeds: Bootstrap,
-    beside: tuple[Sequence[TierSummary], WholeModel | None],
+    beside: tuple[Sequence[TierSummary], ColdStart | None, WholeModel | None],
 ) -> PointSummary:
     """`each`: the point's runs, one per seed; `seeds`: draws over them. beside: figures that were
     made elsewhere."""
-    own, (tiers, whole) = sides.own, beside
+    own, (tiers, weights, whole) = sides.own, beside
     columns, size = own.columns, info.block_bytes
     return PointSummary(
         info=info,
@@ -141,6 +144,7 @@ def _figures(
         lead_ns_log2=own.counters.lead_ns_log2,
         late_ns_log2=own.counters.late_ns_log2,
         tiers=list(tiers),
+        weights=weights,
         whole_model=whole,
         used=_used(each),
     )

@@ -22,6 +22,7 @@ __all__ = [
     "TURN_STEPS",
     "WEAK_REQUESTS",
     "BoundSummary",
+    "ColdStart",
     "Failed",
     "Interval",
     "LabSummary",
@@ -33,6 +34,7 @@ __all__ = [
     "SeedRun",
     "Subset",
     "TierSummary",
+    "Undisturbed",
     "WholeModel",
 ]
 
@@ -77,7 +79,9 @@ class SeedRun:
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: the core's. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
     from the end of the first session's warm-up to the end of the last session. `tiers`:
-    `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them. `used`: the
+    `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them. `weights`:
+    `bindings.stream.STREAM_STATS` of a stream of weights, and `read_beside_bytes`, those read while
+    sessions decoded. `used`: the
     utilisation of each part of the device while sessions decoded; empty: it ran on none.
     """
 
@@ -90,6 +94,7 @@ class SeedRun:
     turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
     decoded_ns: int = 0
     tiers: list[dict[str, int]] = field(default_factory=list)
+    weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
 
 
@@ -154,6 +159,29 @@ class TierSummary(msgspec.Struct, kw_only=True, frozen=True):
     usd: Interval | None = None
     life_hours: float | None = None
     wear_usd: float | None = None
+
+
+class ColdStart(msgspec.Struct, kw_only=True, frozen=True):
+    """A stream of weights beside KV; means over seeds. `seconds`: from its start to its end,
+    `alone_seconds`: the same with the drive to itself. `beside_share`: of its bytes, those read
+    while sessions decoded; `floor_share`: those read because its floor was owed them. `without`:
+    the same point without the stream, and None there. Tokens are of all sessions together."""
+
+    bytes: int
+    seconds: float | None
+    alone_seconds: float | None
+    beside_share: float | None
+    floor_share: float | None
+    tokens_per_s: float
+    without: "Undisturbed | None" = None
+
+
+class Undisturbed(msgspec.Struct, kw_only=True, frozen=True):
+    """What KV's sessions had of the drive to themselves."""
+
+    tokens_per_s: float
+    stall_ms_p50: float | None
+    stall_ms_p99: float | None
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
@@ -240,6 +268,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     lead_ns_log2: list[int]
     late_ns_log2: list[int]
     tiers: list[TierSummary] = []
+    weights: ColdStart | None = None
     whole_model: WholeModel | None = None
     used: dict[str, float] = {}
 

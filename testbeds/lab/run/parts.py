@@ -81,6 +81,7 @@ def pack_run(run: SeedRun) -> bytes:
         "failed": run.failed,
         "decoded_ns": run.decoded_ns,
         "tiers": run.tiers,
+        "weights": run.weights,
         "used": run.used,
         "turns": {str(key): list(value) for key, value in run.turns.items()},
     }

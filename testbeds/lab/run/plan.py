@@ -134,6 +134,7 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
     ]
     what = _Inputs(code=code, inputs=contents, seed=seed, spec=_shared(spec))
     if point is None:
+        what.spec = msgspec.structs.replace(what.spec, weights=None)  # no bound knows of them
         points = points_of(spec, 0, 0)
         what.points = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0) for one in points})
     else:
@@ -260,7 +261,9 @@ def _engines_max(spec: Spec) -> int:
 
 def _selections(spec: Spec) -> bytes:
     """Equal for specs that draw equal selections, which do not depend on the tier."""
-    return msgspec.json.encode(msgspec.structs.replace(_shared(spec), tier=TierSpec()))
+    return msgspec.json.encode(
+        msgspec.structs.replace(_shared(spec), tier=TierSpec(), weights=None)
+    )
 
 
 def prefetches(combined: Combined) -> bool:

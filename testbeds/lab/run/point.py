@@ -23,6 +23,7 @@ from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
+from offstage.bindings.stream import Stream, open_stream
 from offstage.bindings.tiers import TierCosts, Tiers, TiersConfig, open_tiers
 from offstage.bindings.timing import Costs, Timing
 from offstage.bindings.units import parse_time
@@ -35,6 +36,7 @@ from offstage.testbeds.lab.run.feed import SLAB_STEPS_MAX, Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
+from offstage.testbeds.lab.spec.weights import stream_of
 from offstage.testbeds.workloads.selections.coarse import Coarsened
 from offstage.testbeds.workloads.selections.slab import Workload
 
@@ -97,6 +99,7 @@ class Runner:
         ]
         self._tiers = self._open_tiers() if spec.tier.below else None
         self._chip = self._device(len(workload.sessions)) if spec.tier.device else None
+        self._stream = self._open_stream(len(workload.sessions)) if spec.weights else None
         self._engine = Engine(self._core, self._engine_config())
         self._waiting = deque(self._order())
         self._running: dict[int, _Running] = {}
@@ -149,6 +152,7 @@ class Runner:
             decoded_ns=max(0, self._ended_ns - self._lead_ns()),
             turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
             tiers=self._tiers.stats() if self._tiers else [],
+            weights=self._streamed(),
             used=self._used(rows),
         )
 
@@ -223,7 +227,7 @@ class Runner:
         spec, slots = self._spec, len(self._workload.sessions)
         return EngineConfig(
             batch_slot_max=slots,
-            timing=self._chip.timing() if self._chip else self._below(),
+            timing=self._below(),
             compute_ns=spec.time_per_token_ns // self._workload.layer_count,
             hit_ns=HIT_NS,
             append_steps=self._workload.block_tokens,
@@ -232,7 +236,10 @@ class Runner:
         )
 
     def _below(self) -> str | Timing:
-        return self._tiers.timing if self._tiers else "nvme"
+        if self._chip:
+            return self._chip.timing()
+        side = self._tiers or self._stream
+        return side.timing if side else "nvme"
 
     def _open_tiers(self) -> Tiers:
         """The tiers below the arena, as the engine's timing side."""
@@ -266,6 +273,20 @@ class Runner:
             costs,
         )
 
+    def _open_stream(self, slots: int) -> Stream:
+        """The drive with the weights, as the engine's timing side."""
+        size = self._core.config.block_size_bytes
+        hit_ps = HIT_NS * PS_PER_NS
+        return open_stream(stream_of(self._spec, size, self._owed(slots), hit_ps, self._seed))
+
+    def _streamed(self) -> dict[str, int]:
+        """What became of the stream, whose rest is read when the last session has ended."""
+        if self._stream is None:
+            return {}
+        beside = self._stream.stats()["read_bytes"]
+        self._stream.finish()
+        return {**self._stream.stats(), "read_beside_bytes": beside}
+
     def _used(self, rows: npt.NDArray[np.void]) -> dict[str, float]:
         """What of the device was used since the first session began to decode."""
         if self._chip is None:
@@ -275,16 +296,19 @@ class Runner:
         return used_since(self._chip, preset, tier.storage, demands, self._lead_ns() * PS_PER_NS)
 
     def _device(self, slots: int) -> Chip:
-        """The chip that is the engine's timing side. In flight at most: the core's reads, and for
-        each batch slot one more and one write per layer."""
-        config = self._core.config
-        owed = config.io_max + slots * (1 + config.layer_count)
+        """The chip that is the engine's timing side."""
         return open_timed(
             self._spec.tier.device,
-            Costs(seed=self._seed, in_flight_max=owed),
+            Costs(seed=self._seed, in_flight_max=self._owed(slots)),
             drive=self._spec.tier.storage,
-            block_bytes=config.block_size_bytes,
+            block_bytes=self._core.config.block_size_bytes,
         )
+
+    def _owed(self, slots: int) -> int:
+        """In flight at most: the core's reads, and for each batch slot one more and one write per
+        layer."""
+        config = self._core.config
+        return config.io_max + slots * (1 + config.layer_count)
 
     def _order(self) -> list[int]:
         numbers = list(range(len(self._workload.sessions)))

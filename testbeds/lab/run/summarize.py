@@ -19,6 +19,7 @@ from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
 from offstage.host.decode.step_cost import read
+from offstage.testbeds.lab.results.cold_start import cold_start, pair_undisturbed
 from offstage.testbeds.lab.results.ledger import BoundTotals, RunTotals, bound_totals, totals
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
@@ -34,6 +35,7 @@ from offstage.testbeds.lab.run.requests import requests_of
 from offstage.testbeds.lab.run.source import build, digest, recurs, trace_notes, trace_path
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
+from offstage.testbeds.lab.spec.weights import undisturbed
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
@@ -60,6 +62,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
             found, alone = _variant(experiment, variant, folder, ledger, gave, progress)
             summaries += found
             unmeasured += alone
+    pair_undisturbed(summaries, _undisturbed(experiment))
     for failure in experiment.failures:
         if failure.point < 0:
             failed.append(Failed(point="bounds", message=failure.message))
@@ -81,6 +84,17 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
             for row in requests_of(variant.spec, progress)
         ],
     )
+
+
+def _undisturbed(experiment: Experiment) -> dict[str, str]:
+    """By the label of a variant with a stream of weights, that of the same one without."""
+    labels = {msgspec.json.encode(one.spec): one.label for one in experiment.variants}
+    pairs = (
+        (one.label, labels.get(msgspec.json.encode(undisturbed(one.spec))))
+        for one in experiment.variants
+        if undisturbed(one.spec) is not one.spec
+    )
+    return {label: other for label, other in pairs if other is not None}
 
 
 def _drawn(experiment: Experiment) -> list[Note]:
@@ -192,6 +206,7 @@ def _point(
         none=runs[_none(variant, point).number],
         reference=runs.get(_reference(variant).number, []),
         tiers=tiers_served(spec, info, own) if spec.tier.below else (),
+        weights=cold_start(spec, info, own),
         whole=whole_model(spec, info, own),
         recurring=recurs(spec),
     )

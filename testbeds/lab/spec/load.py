@@ -29,6 +29,7 @@ from offstage.testbeds.lab.spec.idle import refuse_idle
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
 from offstage.testbeds.lab.spec.staged import settle
 from offstage.testbeds.lab.spec.tiers import ALWAYS, NEVER, presets_of_tiers, tiers_of
+from offstage.testbeds.lab.spec.weights import weights_rules
 
 __all__ = ["built", "check", "find", "load"]
 
@@ -139,9 +140,10 @@ def _paced(spec: Spec) -> Spec:
 
 def check(spec: Spec, where: str) -> None:
     """BadInput for the first contradiction; `where` names the file."""
-    sides = [_workload(spec), _policies(spec)]
+    sides = [_workload(spec), weights_rules(spec), _policies(spec)]
     if spec.workload.kind != "requests":
-        sides = [_workload(spec), _sizes(spec), _tier(spec), _policies(spec), _reference(spec)]
+        sides[1:1] = [_sizes(spec), _tier(spec)]
+        sides.append(_reference(spec))
     try:
         for rules in sides:
             for broken, what, key, fix in rules:

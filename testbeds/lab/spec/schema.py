@@ -24,6 +24,7 @@ __all__ = [
     "SelectionSpec",
     "Spec",
     "TierSpec",
+    "WeightsSpec",
     "WorkloadSpec",
 ]
 
@@ -156,6 +157,24 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file of numbers that replace some of `offstage plan`'s."""
 
 
+class WeightsSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's weights, read once from the drive of `storage` while sessions decode."""
+
+    bytes: str | int = 0
+    """Of all weights, such as "70GB"; 0: none, the reference that is run anyway."""
+    start: str = "0s"
+    """When the stream begins; the first session's warm-up begins at 0."""
+    floor: str | float = 0.0
+    """What the stream gets first, such as "2GB/s"; 0: turns alone."""
+    cap: str | float = UNLIMITED
+    """The most it reads, such as "8GB/s"."""
+    in_flight: str | int = "2MiB"
+    """What it may have at the drive at once, beside what its floor is owed; KV has `kv_weight`
+    times that."""
+    kv_weight: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+    """Turns of KV's reads for each of the stream's."""
+
+
 class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One policy: components joined by +, as `offstage lab policies` lists them."""
 
@@ -184,6 +203,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     geometry: GeometrySpec = GeometrySpec()
     selection: SelectionSpec = SelectionSpec()
     tier: TierSpec = TierSpec()
+    weights: WeightsSpec | None = None
     policy: tuple[PolicySpec, ...] = (PolicySpec(use="none"), PolicySpec(use="window+ema"))
     reference: ReferenceSpec = ReferenceSpec()
     sweep: dict[str, tuple[Any, ...]] = {}

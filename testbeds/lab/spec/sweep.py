@@ -1,13 +1,15 @@
 """The variants of a spec: every combination of its sweep's axes.
 
 An axis is a key and its values, or a name of its own and tables: each of these changes several keys
-together, and has a `label`. Pure but for reading the file. A bad axis is `BadInput`.
+together, and has a `label`. Of a spec with weights each combination is a variant, and behind all
+of them come those without: KV alone on the same arbiter, each once. Pure but for reading the file.
+A bad axis is `BadInput`.
 """
 
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,6 +17,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
 from offstage.testbeds.lab.spec.load import built
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.weights import OF_STREAM, undisturbed
 
 __all__ = ["variants"]
 
@@ -33,18 +36,31 @@ def variants(
         _check_axis(axis, values, f"{path}: [sweep]")
     short = [axis.rpartition(".")[2] for axis in base.sweep]
     names = short if len(set(short)) == len(short) else list(base.sweep)
+    without: list[tuple[str, Spec | BadInput]] = []
     for combination in itertools.product(*base.sweep.values()):
         chosen: dict[str, Any] = {}
         for axis, value in zip(base.sweep, combination, strict=True):
             chosen |= _changes(value) if isinstance(value, dict) else {axis: value}
-        label = ", ".join(
-            f"{name}={value[LABEL] if isinstance(value, dict) else value}"
-            for name, value in zip(names, combination, strict=True)
-        )
+        labels = {
+            axis: f"{name}={value[LABEL] if isinstance(value, dict) else value}"
+            for axis, name, value in zip(base.sweep, names, combination, strict=True)
+        }
+        label = ", ".join(labels.values())
         try:
-            yield label, built(raw, str(path), {**(changes or {}), **chosen})
+            spec = built(raw, str(path), {**(changes or {}), **chosen})
         except BadInput as error:
             yield label, error
+            continue
+        alone = undisturbed(spec)
+        yield label if alone is spec else _joined(label, "weights"), spec
+        if alone is not spec and all(alone != one for _, one in without):
+            kept = ", ".join(one for axis, one in labels.items() if axis not in OF_STREAM)
+            without.append((_joined(kept, "no weights"), alone))
+    yield from without
+
+
+def _joined(label: str, more: str) -> str:
+    return f"{label}, {more}" if label else more
 
 
 def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +85,7 @@ def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
     check_known(table if dot else axis, tables, where)
     if dot:
         kind = tables[table].type
+        kind = next((one for one in get_args(kind) if one is not type(None)), kind)
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
             raise BadInput(f"axis {axis!r} is not a key of a table", where, "sweep `table.key`")
         check_known(name, declared(kind), f"{where}: [{table}]")

@@ -229,6 +229,14 @@ LAB_DEFINITIONS = (
         "What each tier served, if the experiment has tiers below the arena; see below.",
     ),
     Definition(
+        "weights",
+        "cold start",
+        "With `[weights]`: how long the stream took beside KV and alone, in means over seeds, "
+        "which part of it was read while sessions decoded and which because its floor was owed "
+        "it, tokens a second of all sessions, and `without`: the same point without the stream. "
+        "Null otherwise.",
+    ),
+    Definition(
         "whole_model",
         "whole model",
         'With `staged = "selected"`, what the layers drawn say of the model, for one session: '

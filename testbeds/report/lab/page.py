@@ -42,6 +42,7 @@ from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.lab.tier_table import tiers_section
 from offstage.testbeds.report.lab.tiers import tiers_figures
 from offstage.testbeds.report.lab.void import why_void
+from offstage.testbeds.report.lab.weights_table import weights_section
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary
 from offstage.testbeds.report.page.markup import chip, facts, section
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
@@ -87,6 +88,7 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
     if view.facets:
         found = [
             pareto_figure(view),
+            weights_section(view),
             points_section(view),
             buffer_figure(view),
             hints_figure(view),

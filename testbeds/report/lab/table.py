@@ -20,6 +20,7 @@ from offstage.testbeds.report.lab.series import (
 )
 from offstage.testbeds.report.lab.tier_table import tiers_table
 from offstage.testbeds.report.lab.void import reasons, why_void
+from offstage.testbeds.report.lab.weights_table import weights_table
 from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.tables import as_html
@@ -227,6 +228,5 @@ def lab_table(summary: LabSummary) -> RenderableType:
     for at, facet in enumerate(view.facets):
         pieces.append(Text(f"\n{facet.title}" if at else facet.title, style="bold"))
         pieces.append(_facet_table(facet, columns))
-    if (tiers := tiers_table(view)) is not None:
-        pieces.append(tiers)
+    pieces += [one for one in (tiers_table(view), weights_table(view)) if one is not None]
     return Group(*pieces)

@@ -29,6 +29,7 @@ TABLES = {
     "geometry": specs.GeometrySpec,
     "selection": specs.SelectionSpec,
     "tier": specs.TierSpec,
+    "weights": specs.WeightsSpec,
     "policy": specs.PolicySpec,
     "reference": specs.ReferenceSpec,
 }
@@ -171,8 +172,7 @@ def test_an_unknown_key_names_the_nearest_at_every_level(table: str, tmp_path: P
     raw[table] = [inner] if table == "policy" else inner
     with pytest.raises(
         BadInput,
-        match=rf"\[{table}\]: unknown key '{field}s'; did you mean "
-        rf"'{field}'",
+        match=rf"\[{table}\]: unknown key '{field}s'; did you mean '{field}'",
     ):
         load(write(tmp_path, raw))
     with pytest.raises(BadInput, match=rf"e.toml: unknown key '{table}z'; did you mean '{table}'"):

@@ -76,6 +76,18 @@ MemoryOption = Annotated[
         "--memory", metavar="SIZE", help="of an engine's daemon; default: most of --dpu's"
     ),
 ]
+ColdStartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cold-start",
+        metavar="TIME",
+        help="drives hold the weights too, and load a replica's within this time beside KV, such "
+        "as 30s",
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="only the first N requests of the trace")
+]
 RunsOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -107,6 +119,7 @@ def plan(
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")
     ] = None,
+    cold_start: ColdStartOption = None,
     engine: EngineOption = None,
     tenants: TenantsOption = None,
     memory: MemoryOption = None,
@@ -120,9 +133,7 @@ def plan(
         str | None, typer.Option("--trace-format", metavar="NAME", help="format of the trace")
     ] = None,
     time_unit: TimeUnitOption = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="only the first N requests of the trace")
-    ] = None,
+    limit: LimitOption = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="simulate the whole of a long trace, for up to an hour")
     ] = False,
@@ -147,6 +158,7 @@ def plan(
         "shared": shared,
         "gpu": gpu,
         "dpu": dpu,
+        "cold_start": cold_start,
         "engine": engine,
         "tenants": tenants,
         "memory": memory,

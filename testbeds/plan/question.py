@@ -24,15 +24,18 @@ from msgspec import Meta
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, convert, read_toml
+from offstage.bindings.units import parse_time
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES, parameters
 from offstage.testbeds.plan.model import Model
 from offstage.testbeds.prices import Catalog
 
-__all__ = ["ENGINES", "PLACES", "Question", "Spec", "parse_tokens", "read_spec"]
+__all__ = ["DRIVES", "ENGINES", "PLACES", "Question", "Spec", "parse_tokens", "read_spec"]
 
 PLACES = ("hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "dpu", "object")
 """Where a session's KV may wait for its next turn, from near to far."""
+DRIVES = ("tlc", "qlc", "xl-flash", "dpu")
+"""Of them, those whose drives can hold weights too."""
 ENGINES = ("vllm", "lmcache", "sglang", "cmx")
 """What a plan may be for; `cmx` is LMCache over `libdoca_kv`."""
 NAMES_MAX = 2**32 - 1
@@ -43,8 +46,9 @@ SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The question. `shared`: the share of each context that all sessions begin with. `engine`:
-    what is to run on the tier, one of ENGINES or empty. `tenants` share each daemon, which may
-    have `memory`, a size; empty: most of the DPU's."""
+    what is to run on the tier, one of ENGINES or empty. `cold_start`: drives hold the weights too,
+    and read them within this time beside KV; empty: they do not. `tenants` share each daemon, which
+    may have `memory`, a size; empty: most of the DPU's."""
 
     model: str = "llama-3-70b"
     dtype: str = "fp16"
@@ -56,6 +60,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str = "h100"
     dpu: str = "bluefield3"
     tiers: tuple[str, ...] = ("hbm", "ddr5", "cxl", "tlc", "dpu", "object")
+    cold_start: str = ""
     engine: str = ""
     tenants: Annotated[int, Meta(ge=1, le=254)] = 1
     memory: str | int = ""
@@ -64,6 +69,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """The context in tokens."""
         return parse_tokens(self.context)
+
+    @property
+    def cold_start_s(self) -> float | None:
+        """The time in seconds; None: the weights are elsewhere."""
+        if not self.cold_start:
+            return None
+        return parse_time(self.cold_start, "cold_start") / 1e9
 
     def check(self, catalog: Catalog) -> None:
         """BadInput for an unknown word, or more than a tier can name."""
@@ -76,6 +88,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if name not in known:
                 raise BadInput(f"no {name!r}", what, f"choose one of {', '.join(known)}")
+        if self.cold_start_s == 0:
+            raise BadInput("a cold start in no time", "cold_start", "give a time such as 30s")
+        if self.cold_start and not set(self.tiers) & set(DRIVES):
+            raise BadInput(
+                "no tier has drives that could hold the weights",
+                "cold_start",
+                f"add one of {', '.join(DRIVES)} to the tiers, or leave it out",
+            )
         if not self.tokens:
             raise BadInput("a context of 0 tokens", "context", "give 1 or more")
         if self.engine:

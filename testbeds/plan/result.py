@@ -22,7 +22,7 @@ from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.engine import EnginePlan
 from offstage.testbeds.plan.inputs import Inputs
-from offstage.testbeds.plan.question import Question, Spec
+from offstage.testbeds.plan.question import DRIVES, Question, Spec
 from offstage.testbeds.plan.rules import RULES, daemon_keys, figures
 from offstage.testbeds.plan.sizing import RECOMPUTE, Place, places
 from offstage.testbeds.report.compare.columns import Effect, Range
@@ -51,6 +51,7 @@ FIGURES: dict[str, Callable[[Place], float]] = {
     "capacity_bytes": lambda one: one.capacity_bytes,
     "read_bytes_per_s": lambda one: one.read_bytes_per_s,
     "write_bytes_per_s": lambda one: one.write_bytes_per_s,
+    "cold_start_s": lambda one: one.cold_start_s,
     "life_years": lambda one: one.years,
     "life_years_full": lambda one: one.years_full,
     "devices_full": lambda one: float(one.devices_full),
@@ -175,6 +176,7 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
     shape, _, _ = spec.shape()
     values, rows = inputs.values, input_rows(inputs)
     found = places(question, values)
+    _check_cold_start(question, found)
     best = _best(found)
     drawn = list(draws_of(inputs, draws, seed))
     all_places = [places(question, one) for one in drawn]
@@ -226,6 +228,17 @@ def _rests_on(question: Question, shape: KvGeometry, inputs: Inputs, best: Place
             if 0 < moved < math.inf and moved > found.get(rule, (0.0, ""))[0]:
                 found[rule] = moved, name
     return {rule: name for rule, (_, name) in found.items()}
+
+
+def _check_cold_start(question: Question, found: list[Place]) -> None:
+    """BadInput if no drives can load the weights in the time asked for."""
+    drives = [one for one in found if one.name in DRIVES]
+    if question.cold_start and all(one.note for one in drives):
+        raise BadInput(
+            f"no drives load the weights within {question.cold_start}: {drives[0].note}",
+            "cold_start",
+            "give more time, or leave it out",
+        )
 
 
 def _best(found: list[Place]) -> Place:

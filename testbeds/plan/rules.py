@@ -16,7 +16,7 @@ from offstage.bindings import tradeoffs as at
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES
 from offstage.testbeds.plan.question import Question
-from offstage.testbeds.plan.sizing import Place, fetch_rate, places, wears
+from offstage.testbeds.plan.sizing import Place, fetch_rate, floor_bytes_per_s, places, wears
 
 __all__ = ["RULES", "Rule", "daemon_keys", "figures"]
 
@@ -106,6 +106,11 @@ RULES: dict[str, Rule] = {
         "the part that is not hidden by prefilling the turn's new tokens",
     ),
     "cold_flash": Rule("cold start from one drive", "s", "to read the weights of one replica"),
+    "cold_floor": Rule(
+        "floor of the weights",
+        "B/s",
+        "what their reads need to be there within the time asked for, however much KV is read",
+    ),
     "cold_object": Rule("cold start from object storage", "s", "the same"),
     "own_tokens": Rule(
         "owning machines pays from",
@@ -156,6 +161,8 @@ def figures(
         "cold_flash": at.transfer_s(weights, v["tlc.read"]),
         "own_tokens": at.break_even_tokens(best.usd_per_h * at.HOURS_PER_MONTH, v["api.mtok"]),
     }
+    if question.cold_start:
+        found["cold_floor"] = floor_bytes_per_s(question, v)
     if "object.rent" in v:
         found["keep_object"] = at.hold_limit_s(b, v["object.rent"] * months, prefill, 0.0, life)
         found["cold_object"] = at.transfer_s(weights, v["object.read"])

@@ -6,7 +6,8 @@ waiting KV is in one place: nowhere (every turn is prefilled again), HBM, or a t
 the GPUs that hold the weights once; its size is the power of two that takes the fewest GPUs in
 total. GPUs are bound by the room for live KV, by prefilling, or by the rate of HBM while decoding;
 a tier by its capacity, its rates, or its write endurance. Loads are means: queueing at the peak is
-not included, and bandwidth is not divided among GPUs.
+not included, and bandwidth is not divided among GPUs. With a time for a cold start, drives have
+room for the weights too, and beside KV's reads the rate that loads one replica within that time.
 
 All of it is a pure function of the question and of values in base units. What can fail: nothing;
 a place that does not work for the question has infinite costs and says why.
@@ -18,9 +19,9 @@ from dataclasses import dataclass, field
 
 from offstage.bindings import tradeoffs as at
 from offstage.testbeds.plan.kv import DTYPES
-from offstage.testbeds.plan.question import Question
+from offstage.testbeds.plan.question import DRIVES, Question
 
-__all__ = ["RECOMPUTE", "Place", "fetch_rate", "places", "wears"]
+__all__ = ["RECOMPUTE", "Place", "fetch_rate", "floor_bytes_per_s", "places", "wears"]
 
 RECOMPUTE = "recompute"
 """No place: KV is not kept, and is prefilled again."""
@@ -48,6 +49,8 @@ class Place:
     capacity_bytes: float = 0.0
     read_bytes_per_s: float = 0.0
     write_bytes_per_s: float = 0.0
+    cold_start_s: float = math.inf
+    """To load a replica's weights from the drives beside KV; infinite where they are not there."""
     devices: dict[str, int] = field(default_factory=dict)
     dpus: int = 0
     device_binds: str = ""
@@ -186,9 +189,11 @@ def _tier(place: Place, question: Question, load: Load) -> None:
     if f"{base}.rent" in v:
         place.device_binds = "read"
         return
+    floor = floor_bytes_per_s(question, v) if place.name in DRIVES else 0.0
+    held = load.weights if floor else 0.0
     needs = {
-        "capacity": place.capacity_bytes / v[f"{base}.capacity"],
-        "read": place.read_bytes_per_s / v[f"{base}.read"],
+        "capacity": (place.capacity_bytes + held) / v[f"{base}.capacity"],
+        "read": (place.read_bytes_per_s + floor) / v[f"{base}.read"],
         "write": place.write_bytes_per_s / v[f"{base}.write"],
     }
     if f"{base}.endurance" in v:
@@ -203,7 +208,7 @@ def _tier(place: Place, question: Question, load: Load) -> None:
         place.years_full = at.life_years(bought, place.write_bytes_per_s, wears(v, full=True))
         place.devices_full = max(place.count, math.ceil(put * wears(v, full=True)))
     if place.name == "dpu":
-        traffic = place.read_bytes_per_s + place.write_bytes_per_s
+        traffic = place.read_bytes_per_s + place.write_bytes_per_s + floor
         place.dpus = max(1, math.ceil(traffic / v[f"{question.dpu}.link"]))
 
 
@@ -223,6 +228,7 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
         )
         place.fetch_s = at.fetch_s(load.found, load.b, rate, _latency(place.name, question, v))
         place.first_token_s += place.fetch_s
+        _cold_start(place, replica, question, load)
         if load.found and place.fetch_s >= at.prefill_s(load.found, replica * load.prefill):
             place.note = "slower than prefilling again"
     busy_s = place.first_token_s + load.answer_s
@@ -242,6 +248,25 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
         "room for KV" if room >= work else ("prefill" if prefilling >= reading else "HBM bandwidth")
     )
     return place
+
+
+def floor_bytes_per_s(question: Question, v: Mapping[str, float]) -> float:
+    """What the weights of one replica must be read with to be there in time; 0: not asked for."""
+    within_s = question.cold_start_s
+    weights = v["model.parameters"] * DTYPES[question.weights]
+    return weights / within_s if within_s else 0.0
+
+
+def _cold_start(place: Place, replica: int, question: Question, load: Load) -> None:
+    """How long the weights take with what KV leaves of the drives, or with the replica's links."""
+    floor = floor_bytes_per_s(question, load.v)
+    if place.name not in DRIVES or not floor:
+        return
+    links = replica * load.v[f"{load.gpu}.link"]
+    left = fetch_rate(place.name, question, load.v, place.count) - place.read_bytes_per_s
+    place.cold_start_s = at.transfer_s(load.weights, min(left, links))
+    if floor > links:
+        place.note = f"the links of {replica} GPUs take {at.transfer_s(load.weights, links):.2g} s"
 
 
 def _latency(name: str, question: Question, v: Mapping[str, float]) -> float:

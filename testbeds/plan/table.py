@@ -161,6 +161,14 @@ COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
 )
 
 
+COLD_START = (
+    "cold start",
+    "one replica's weights from the drives, beside KV's reads",
+    lambda one: shown(one.figures["cold_start_s"], "s"),
+)
+"""A line of a plan whose drives hold the weights too."""
+
+
 def _need(place: PlaceRow) -> str:
     rates = {"read": "read rate", "write": "write rate"}
     return rates.get(place.device_binds, place.device_binds) or "–"
@@ -298,7 +306,7 @@ def places_table(plan: Plan) -> Table:
     columns += [Column(label(one.name)) for one in plan.places]
     lines: list[list[object]] = [
         [Cell(name, tip=text), *(_two_lines(show(one)) for one in plan.places)]
-        for name, text, show in COLUMNS
+        for name, text, show in (*COLUMNS, *([COLD_START] if plan.question.cold_start else []))
     ]
     if any(one.note for one in plan.places):
         notes = (

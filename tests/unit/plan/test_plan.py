@@ -67,6 +67,42 @@ def test_decoded_tokens_carry_all_dollars() -> None:
     assert place.usd_per_mtok_decoded > 200 * place.usd_per_mtok
 
 
+def test_drives_that_hold_weights_load_them_in_time_beside_kv() -> None:
+    """Drives have room for the weights too and the floor's rate beside KV's reads; a shorter time
+    takes more drives, and what KV leaves of them is enough. Other tiers are as before."""
+    long, short = found(cold_start="60s"), found(cold_start="1s")
+    weights = values()[1]["model.parameters"]  # in fp8: a byte each
+    for name in ("tlc", "dpu"):
+        assert short[name].count > long[name].count == found()[name].count
+        assert long[name].cold_start_s <= 60 and short[name].cold_start_s <= 1
+        left = short[name].count * values()[1]["tlc.read"] - short[name].read_bytes_per_s
+        assert left >= weights
+    roomy = {"tlc.capacity": short["tlc"].capacity_bytes}  # of which KV takes all
+    assert found(roomy, cold_start="60s")["tlc"].devices["capacity"] == 2
+    assert math.isinf(found()["tlc"].cold_start_s) and math.isinf(long["ddr5"].cold_start_s)
+    assert long["ddr5"] == found()["ddr5"]
+    rules = {one.name: one.figure for one in planned(cold_start="10s").rules}
+    assert rules["cold_floor"] is not None and rules["cold_floor"].value == weights / 10
+    assert "cold_floor" not in {one.name for one in planned().rules}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"cold_start": "10ms"}, "no drives load the weights within 10ms: the links of"),
+        ({"cold_start": "0s"}, "a cold start in no time"),
+        ({"cold_start": "soon"}, "'soon' is not a time"),
+        ({"cold_start": "10s", "tiers": ["ddr5"]}, "no tier has drives that could hold"),
+    ],
+)
+def test_a_cold_start_that_cannot_be_is_one_line(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        spec = read_spec(None, words)
+        spec.check(catalog())
+        make_plan(spec, gather(spec, catalog()), draws=2)
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
 def test_each_need_of_a_tier_can_bind() -> None:
     """The most demanding of capacity, rates and wear gives the number of devices."""
     for changes, binds in (

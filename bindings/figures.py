@@ -58,6 +58,7 @@ class StoreStats(msgspec.Struct, kw_only=True, frozen=True):
     segments_total: int = 0
     segments_reclaimed: int = 0
     segments_discarded: int = 0
+    blocks_lacking: int = 0
     blocks_moved: int = 0
     checks_failed: int = 0
     recovered: int = 0

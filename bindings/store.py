@@ -41,6 +41,7 @@ class StoreConfig:
     durable: bool = True
     ttl_s: int = 0
     reserve_segments: int = 1
+    room_percent: int = 0
     format: bool = True
     erase: bool = False
     codec: int = 0
@@ -180,6 +181,10 @@ class Store:
     def delete(self, key: int, layer: int) -> int:
         """0, or -ENOENT."""
         return int(lib.ofs_store_delete(self._handle, _key(key), layer))
+
+    def lacks(self) -> int:
+        """Blocks to delete, so that the store has its `room_percent`; 0: it has."""
+        return int(lib.ofs_store_lacks(self._handle))
 
     def wiped(self, tenant: int, ticket: int = 0) -> tuple[bool, int]:
         """Whether later opens find nothing of what the tenant had deleted when the ticket was taken

@@ -214,6 +214,9 @@ class Store(Settings, frozen=True):
     ] = 256
     durable: Annotated[bool, about("a put ends only when it is on the medium (FUA)")] = True
     reserve_segments: Annotated[int, within(1, 4096, "kept free for the cleaner")] = 4
+    room_percent: Annotated[
+        int, within(0, 50, "of the store, kept empty by purging the coldest chunks early; 0: none")
+    ] = 5
     io_max: Annotated[int, within(1, 65536, "puts and gets in flight")] = 64
     erase: Annotated[
         bool, about("deleted blocks are overwritten on the drive before the delete is acknowledged")

@@ -155,6 +155,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.store.segment_size_bytes = store.segment_bytes
     filled.store.io_max, filled.store.durable = store.io_max, store.durable
     filled.store.ttl_s, filled.store.reserve_segments = derived.ttl_s, store.reserve_segments
+    filled.store.room_percent = store.room_percent
     filled.store.format, filled.store.erase = 1, store.erase
     filled.store.codec = ("off", *DTYPES).index(store.codec)
     filled.write_mode = names("enum ofs_write_mode", "OFS_WRITE_").index(store.write)

@@ -469,6 +469,16 @@ def _storage_metrics(status: DeviceReport) -> Iterable[Metric]:
     moved.add_metric(["write"], storage.bytes_written)
     yield moved
     yield CounterMetricFamily("offstage_storage_errors", "I/Os that failed", value=storage.errors)
+    yield CounterMetricFamily(
+        "offstage_store_moved_blocks",
+        "blocks that the cleaner moved",
+        value=status.store.blocks_moved,
+    )
+    yield GaugeMetricFamily(
+        "offstage_store_lacking_blocks",
+        "blocks above what store.room_percent allows",
+        value=status.store.blocks_lacking,
+    )
     yield GaugeMetricFamily(
         "offstage_store_live_bytes", "bytes of live records", value=status.store.bytes_live
     )

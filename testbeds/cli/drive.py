@@ -83,9 +83,10 @@ def wear(
         str,
         typer.Option("--admit", metavar="N,...", help="requests that tried before, once more each"),
     ] = "1,2",
-    fill: Annotated[
-        int, typer.Option("--fill", min=10, max=100, help="percent of the store for objects")
-    ] = 100,
+    room: Annotated[
+        int | None,
+        typer.Option("--room", min=0, max=50, help="store.room_percent; default: the daemon's"),
+    ] = None,
     spare: Annotated[
         float | None,
         typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
@@ -111,7 +112,7 @@ def wear(
         handles=handles,
         tenants=tenants,
         admit=_counts(admit),
-        fill_percent=fill,
+        **({} if room is None else {"room_percent": room}),
         spare_permille=None if spare is None else round(spare * 10),
         token_bytes=parse_size(token),
     )

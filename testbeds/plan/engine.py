@@ -224,6 +224,7 @@ def _config(
     derived = derive(config)
     segments = derived.segment_count_min + question.tenants + 1  # the first blocks have one
     segments += math.ceil(stored / derived.segment_record_max)
+    segments = math.ceil(segments * 100 / (100 - base.store.room_percent))
     config = replace(
         config,
         arena=replace(config.arena, size_bytes=_arena(question, part, objects, config, derived)),

@@ -43,10 +43,13 @@ def payload(key: int, layer: int) -> bytes:
 class StoreMachine(RuleBasedStateMachine):
     codec = 0
     erase = False
+    room_percent = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = replace(CONFIG, codec=self.codec, erase=self.erase)
+        self.config = replace(
+            CONFIG, codec=self.codec, erase=self.erase, room_percent=self.room_percent
+        )
         self.now_s = 1_000
         self.going: set[tuple[int, int]] = set()  # deleted without waiting for the wipe
         self.gone: set[tuple[int, int]] = set()
@@ -142,6 +145,16 @@ class StoreMachine(RuleBasedStateMachine):
         places = (stats["segments_total"] - stats["segments_free"]) * PLACES
         assert stats["blocks"] <= places
 
+    @invariant()
+    def lacks_what_exceeds_the_room(self) -> None:
+        """Four lanes may each have places left in an open segment, which are no room."""
+        room = SEGMENTS * PLACES * self.room_percent // 100
+        reserve = CONFIG.reserve_segments * PLACES
+        above = self.store.stats()["blocks"] + room + reserve - SEGMENTS * PLACES
+        lacks = self.store.lacks()
+        assert lacks > 0 or room == 0 or above <= 0
+        assert lacks == 0 or above < lacks <= above + 4 * (2 * PLACES - 1)
+
     def teardown(self) -> None:
         self.store.close()
         self.storage.close()
@@ -154,10 +167,26 @@ class CodedMachine(StoreMachine):
     erase = True
 
 
+class RoomyMachine(StoreMachine):
+    """The same for a store that keeps room, where someone deletes what it says it lacks."""
+
+    room_percent = 45
+
+    @rule()
+    def make_room(self) -> None:
+        lacks = self.store.lacks()
+        names = [name for name in self.expiry if self.alive(name)][:lacks]
+        for key, layer in names:
+            self.delete(key, layer)
+        assert len(names) < lacks or self.store.lacks() == 0
+
+
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(stateful_step_count=80)
 TestCodedMachine = CodedMachine.TestCase
 TestCodedMachine.settings = settings(stateful_step_count=80, max_examples=40)
+TestRoomyMachine = RoomyMachine.TestCase
+TestRoomyMachine.settings = settings(stateful_step_count=80, max_examples=40)
 
 
 def test_deleting_everything_frees_everything() -> None:

@@ -41,6 +41,7 @@ struct ofs_store_config {
 	uint32_t durable;          /* 1: a put completes only when it is on the medium */
 	uint64_t ttl_s;            /* blocks expire this long after their write; 0 never */
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
+	uint32_t room_percent;     /* of all places, kept empty besides: ofs_store_lacks; 0 to 50 */
 	uint32_t format;           /* enum ofs_store_make */
 	uint32_t codec;            /* enum ofs_codec_dtype: coding of payloads that shrink */
 	uint32_t erase;            /* 1: a delete overwrites the record, not only its trailer */
@@ -60,6 +61,7 @@ struct ofs_store_stats {
 	uint64_t segments_total;
 	uint64_t segments_reclaimed;
 	uint64_t segments_discarded; /* of these, given back to the device before they were free */
+	uint64_t blocks_lacking;     /* to delete until the store has its room */
 	uint64_t blocks_moved;       /* by the cleaner */
 	uint64_t checks_failed;      /* reads whose trailer or checksum did not match */
 	uint64_t recovered;          /* blocks found at open */
@@ -132,6 +134,12 @@ int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, u
  * ticket of 0 is taken now. -EAGAIN: not yet, and for as long as the drive refuses the wipes.
  */
 int ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket);
+/*
+ * Blocks to delete, so that `room_percent` of the places are empty besides the reserve and what
+ * open segments have left, and a segment of each open one more, so that those of the oldest blocks
+ * become free at once; 0: they are.
+ */
+uint64_t ofs_store_lacks(const struct ofs_store *store);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
 /*
  * Expire, clean, reclaim: bounded work per call. Expired or dropped blocks are reported in

@@ -25,6 +25,7 @@ static struct ofs_store_config config = {
 	.durable = 1,
 	.ttl_s = 1000,
 	.reserve_segments = 1,
+	.room_percent = 10,
 	.format = 1,
 };
 

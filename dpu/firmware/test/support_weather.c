@@ -143,6 +143,7 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 	config->storage.discard = weather_below(w, 2);
 	/* Not drawn, so that the seeds between have the weather that they always had. */
 	config->value_max = w->seed % 2 == 0 && config->core.demand_max > 1 ? 8 : 0;
+	config->store.room_percent = w->seed % 5 == 2 ? 1 + w->seed % 50 : 0;
 	config->store.granule_count = w->seed % 3 == 1 ? 2u << (w->seed / 3 % 3) : 0;
 	draw_faults(w, config);
 }

@@ -78,6 +78,67 @@ test_full_store(void)
 	two_close(&two);
 }
 
+/* A store that keeps room loses its coldest before it is full, so that the cleaner moves nothing
+ * that the next purge would have emptied; sessions lose nothing for it, and no put fails. */
+static void
+test_room(void)
+{
+	struct world_session session;
+	struct ofs_device_config config;
+	struct ofs_device_status status[2];
+	struct two_tenants two;
+
+	small(&config);
+	config.core.chunk_max = 2048;
+	config.storage.size_bytes = 4 << 20;
+	for (uint32_t i = 0; i < 2; i++) {
+		config.store.room_percent = 20 * i;
+		two_open(&two, &config);
+		world_join(&two.hosts[1], &session, 70000, 64);
+		world_put_all(&session, 0, 0);
+		for (uint64_t text = 0; text < 120; text++)
+			two_keep(&two.hosts[0], 1000 * text);
+		status[i] = world_status(&two.world);
+		printf("room %u %%: %llu blocks, %llu moved\n", 20 * i,
+			(unsigned long long)status[i].store.blocks,
+			(unsigned long long)status[i].store.blocks_moved);
+		assert(two_kept(&two.hosts[1], 70000) == TWO_TEXT && two_status(&two, 1).purged == 0);
+		assert(two_kept(&two.hosts[0], 119000) == TWO_TEXT);
+		assert(two_kept(&two.hosts[0], 0) == 0);
+		two_close(&two);
+	}
+	assert(status[0].store.blocks_moved > 0 && status[0].store.blocks_lacking == 0);
+	assert(status[1].store.blocks_moved == 0);
+	assert(status[1].store.blocks < status[0].store.blocks);
+}
+
+/* All that there is belongs to sessions: the room is written too, down to the last place. */
+static void
+test_room_in_use(void)
+{
+	struct world_session sessions[6];
+	struct ofs_device_config config;
+	struct two_tenants two;
+	uint32_t count = 0;
+
+	small(&config);
+	config.core.chunk_max = 2048;
+	config.storage.size_bytes = 131072 + 24 * 65536;
+	config.store.room_percent = 50;
+	two_open(&two, &config);
+	for (; count < 4; count++) {
+		world_join(&two.hosts[0], &sessions[count], 1000 * count, 64);
+		world_put_all(&sessions[count], 0, 0);
+	}
+	assert(world_status(&two.world).store.blocks_lacking > 0);
+	assert(two_status(&two, 0).purged == 0 && two_status(&two, 0).stored_blocks == 256);
+	assert(ofs_device_session_close(two.world.device, sessions[0].number, 1) == 0);
+	world_pass(&two.world, 1000000000);
+	two_keep(&two.hosts[1], 90000);
+	assert(two_status(&two, 0).purged == 64); /* now that it may */
+	two_close(&two);
+}
+
 /* A purge of one tenant down to a number of blocks. */
 static void
 test_told(void)
@@ -124,6 +185,8 @@ main(void)
 	test_told();
 	test_full_table();
 	test_full_store();
+	test_room();
+	test_room_in_use();
 	printf("device_purge ok\n");
 	return 0;
 }

@@ -129,6 +129,9 @@ test_refusals(void)
 	config.payload_size_bytes = 65536;
 	refused(config, -EINVAL, "holds no block");
 	config = small_config;
+	config.room_percent = 51;
+	refused(config, -EINVAL, "51 % of a store");
+	config = small_config;
 	config.layer_count = 40;
 	refused(config, -ENOSPC, "40 layers need 42");
 	small_device.storage.size_bytes -= SMALL_LBA;
@@ -314,6 +317,71 @@ test_full(void)
 	small_end(store);
 }
 
+/* What the cleaner moves of blocks that go in the order in which they came, `batch` at a time when
+ * the store is full, or as many as its room lacks. */
+static uint64_t
+moved(uint32_t room_percent, uint32_t batch)
+{
+	struct ofs_store_config config = small_config;
+	struct ofs_store *store;
+	uint32_t oldest = 0, count = 0;
+	uint64_t blocks_moved;
+
+	config.room_percent = room_percent;
+	store = small_begin(&config, 16);
+	while (count < 400) {
+		uint64_t goes = ofs_store_lacks(store);
+		int rc = goes > 0 ? 0 : store_put_now(store, &config, count, 0, record[0], 0);
+
+		count += rc == 0 && goes == 0;
+		assert(rc == 0 || rc == -ENOSPC);
+		for (goes = rc == -ENOSPC ? batch : goes; goes > 0; goes--) {
+			struct ofs_key key;
+
+			block_name(oldest++, &key);
+			assert(ofs_store_delete(store, &key, 0) == 0);
+		}
+		assert(ofs_store_verify(store) == 0);
+	}
+	blocks_moved = small_stats(store).blocks_moved;
+	store = small_reopen(store, &config, 0);
+	assert(ofs_store_verify(store) == 0);
+	small_end(store);
+	return blocks_moved;
+}
+
+/* Is room what the places are above live blocks, the rest of open segments and the reserve, and
+ * does the cleaner move nothing in a store that has it? */
+static void
+test_room(void)
+{
+	struct ofs_store_config config = small_config;
+	struct ofs_store *store;
+	struct ofs_key key;
+	uint64_t full;
+
+	config.room_percent = 25; /* 16 of 64 places; 4 are the reserve */
+	store = small_begin(&config, 16);
+	for (uint32_t i = 0; i < 44; i++) {
+		assert(ofs_store_lacks(store) == 0);
+		assert(store_put_now(store, &config, i, 0, record[0], 0) == 0);
+	}
+	assert(ofs_store_lacks(store) == 0);
+	/* It opens a segment, whose other three places are of no use to another lane. */
+	assert(store_put_now(store, &config, 44, 0, record[0], 0) == 0);
+	assert(ofs_store_lacks(store) == 4 + 4); /* and the segment once more */
+	store = small_reopen(store, &config, 0);
+	assert(ofs_store_lacks(store) == 8 && small_stats(store).blocks_lacking == 8);
+	for (uint32_t i = 0; i < 4; i++) {
+		block_name(i, &key);
+		assert(ofs_store_delete(store, &key, 0) == 0);
+	}
+	assert(ofs_store_lacks(store) == 0);
+	small_end(store);
+	full = moved(0, 3);
+	assert(full > 0 && moved(5, 3) < full && moved(25, 3) == 0);
+}
+
 /* Is one layer of a chunk never taken for another, where their entries of the index collide? */
 static void
 test_layers(void)
@@ -401,6 +469,7 @@ main(void)
 	test_corrupt();
 	test_flipped_trailer();
 	test_full();
+	test_room();
 	puts("store ok");
 	return 0;
 }

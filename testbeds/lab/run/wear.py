@@ -1,11 +1,11 @@
 """What a drive wears by: the store's writes of a trace's KV, on a drive that collects.
 
 Model: each prefix block of the trace is an object, one record of the real store (`store.h`) on the
-simulated drive. A request writes the objects that the store lacks. Where the store has no room its
-coldest go, as in `device/purge.c`: those that fewest requests named again, of these the longest
-unnamed. A stream is a tenant of the store: it has segments of its own, and a lifetime that the
-drive maps to a placement handle. With streams by lifetime an object begins in the first, and is
-written again, to the second, when a request names it again.
+simulated drive. A request writes the objects that the store lacks. Where the store lacks room
+(`room_percent`) or a place its coldest go, as in `device/purge.c`: those that fewest requests named
+again, of these the longest unnamed. A stream is a tenant of the store: it has segments of its own,
+and a lifetime that the drive maps to a placement handle. With streams by lifetime an object begins
+in the first, and is written again, to the second, when a request names it again.
 
 The scale: one layer stands for all; a page is an eighth of a drive's, a record and its trailer as
 many of them as in a drive; the store holds a `WRITTEN`-th of the trace's objects; and the drive is
@@ -28,6 +28,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import Clock, NvmeModel, Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
 from offstage.bindings.tradeoffs import life_years, write_budget_bytes
+from offstage.dpu.config.options import Store as Settings
 from offstage.testbeds.drives import random_amplification
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.columns import Trace
@@ -53,14 +54,14 @@ LIFE_YEARS = 5
 @dataclass(frozen=True)
 class WearOptions:
     """handles: that the drive has; 0: it has no placement. admit: requests that must have tried to
-    write an object before. fill_percent: of the store, that objects may take (`store_max`).
+    write an object before. room_percent: of the store, that it keeps empty.
     spare_permille: of the flash; None: the preset's. token_bytes: KV of one token, all layers."""
 
     streams: tuple[str, ...] = STREAMS
     handles: int = 8
     tenants: int = 4
     admit: tuple[int, ...] = (1, 2)
-    fill_percent: int = 100
+    room_percent: int = Settings().room_percent
     spare_permille: int | None = None
     token_bytes: int = 160 << 10
 
@@ -113,7 +114,7 @@ class DriveWear(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     objects: int
     store_objects: int
-    fill_percent: int
+    room_percent: int
     drive_bytes: int
     reclaim_unit_bytes: int
     spare_permille: int
@@ -180,7 +181,7 @@ class _Tier:
     """A store on a scaled drive."""
 
     def __init__(
-        self, params: dict[str, int], objects: int, most: int, streams: int, handles: int
+        self, params: dict[str, int], objects: int, room_percent: int, streams: int, handles: int
     ) -> None:
         record_bytes = RECORD_PAGES * PAGE_BYTES
         self.params = scaled(params, objects, streams, handles)
@@ -206,10 +207,11 @@ class _Tier:
                 tenant_max=streams,
                 io_max=IN_FLIGHT,
                 reserve_segments=RESERVE_SEGMENTS,
+                room_percent=room_percent,
             ),
         )
         self._payload = bytes(record_bytes - PAGE_BYTES)
-        self._copied, self._most = 0, most
+        self._copied = 0
         self.cold = _Cold()
         self.filled: _Wrote | None = None
 
@@ -223,8 +225,6 @@ class _Tier:
 
     def put(self, key: int, stream: int) -> None:
         """Write an object that the store lacks."""
-        if len(self.cold) >= self._most:
-            self._purge()
         self._put(key, stream)
         self.cold.put(key)
 
@@ -246,15 +246,17 @@ class _Tier:
         )
 
     def _put(self, key: int, stream: int) -> None:
+        if (lacks := self._store.lacks()) > 0:
+            self._purge(min(lacks, PURGED))
         while (rc := self._store.put(key, 0, self._payload, 0, stream)) != 0:
             if rc == -ENOSPC:
-                self._purge()
+                self._purge(PURGED)
             assert rc in (-ENOSPC, -EAGAIN), rc
             self._step()
 
-    def _purge(self) -> None:
+    def _purge(self, count: int) -> None:
         self.filled = self.filled or self.wrote()
-        for one in self.cold.take(PURGED):
+        for one in self.cold.take(count):
             self._store.delete(one, 0)
 
     def _step(self) -> None:
@@ -311,14 +313,13 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
             trace.origin.name,
             f"give a trace, or a --limit, with {WRITTEN * OBJECTS_MIN:,} or more",
         )
-    most = objects * options.fill_percent // 100
     sized = scaled(params, objects, 1, 0)
     NvmeModel(sized)  # in one line, before what takes long
     runs = list(_runs(options))
     judge = _Judge(drive, trace, tokens * options.token_bytes, random_amplification(params))
     progress.start("wear", len(runs), "runs")
     for run in runs:
-        judge.add(run, *_replayed(params, trace, objects, most, run))
+        judge.add(run, *_replayed(params, trace, objects, options.room_percent, run))
         progress.advance(1)
     return DriveWear(
         drive=drive.name,
@@ -326,7 +327,7 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
         requests=len(trace),
         objects=trace.runs.block_count,
         store_objects=objects,
-        fill_percent=options.fill_percent,
+        room_percent=options.room_percent,
         drive_bytes=kept_pages(sized) * PAGE_BYTES,
         reclaim_unit_bytes=sized["pages_per_block"] * PLANES * PAGE_BYTES,
         spare_permille=params["spare_permille"],
@@ -357,10 +358,10 @@ def _runs(options: WearOptions) -> Iterator[_Run]:
 
 
 def _replayed(
-    params: dict[str, int], trace: Trace, objects: int, most: int, run: _Run
+    params: dict[str, int], trace: Trace, objects: int, room_percent: int, run: _Run
 ) -> tuple[_Wrote, _Wrote | None, float]:
     """What was written in all, what since the store was full, and the share of hits."""
-    tier = _Tier(params, objects, most, run.count, run.handles)
+    tier = _Tier(params, objects, room_percent, run.count, run.handles)
     tried: dict[int, int] = {}
     hits = 0
     for request in range(len(trace)):

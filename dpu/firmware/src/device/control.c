@@ -172,7 +172,7 @@ make_room(struct ofs_device *device, uint32_t session, uint32_t count, bool fold
 	bool found;
 
 	ofs_device_spare(device, session, count, folded, contents, true);
-	found = ofs_device_purge(device, device->ports.entries[port].tenant, false);
+	found = ofs_device_purge(device, device->ports.entries[port].tenant, false, UINT64_MAX);
 	ofs_device_spare(device, session, count, folded, contents, false);
 	return found;
 }

@@ -1,5 +1,6 @@
 /*
- * purge.c: chooses the kept chunks to delete when the table of chunks or the store is full.
+ * purge.c: chooses the kept chunks to delete when the table of chunks or the store is full, or the
+ * store's room falls below `room_percent`.
  *
  * Model: a chunk is kept while no session names it and the store has blocks of it. A tenant's
  * share of chunks and of the store is its share of the arena. A tenant may exceed its share while
@@ -20,6 +21,7 @@
 
 #define COLD_MAX 1024 /* entries per walk over the table */
 #define NAMED_MAX 3
+#define ROOM_RETRY_NS 20000000ull /* when nothing could go: a look walks the table */
 
 /* The warmest has the lowest key; of equally warm chunks the lower number is the colder. */
 struct ofs_cold {
@@ -195,7 +197,7 @@ ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, u
 }
 
 bool
-ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
+ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store, uint64_t blocks_max)
 {
 	struct ofs_chunks_held held[OFS_HELD_MAX];
 	uint64_t total = of_store ? 0 : device->config.core.chunk_max;
@@ -211,11 +213,23 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 		return false;
 	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
 		victim = tenant;
-	count = held[victim].kept > 0
-		? ofs_purge_coldest(device, victim, OFS_PURGE_BATCH, held[victim].blocks, 0)
-		: 0;
+	if (held[victim].kept == 0)
+		return false;
+	count = ofs_purge_coldest(device, victim, OFS_PURGE_BATCH,
+		held[victim].blocks < blocks_max ? held[victim].blocks : blocks_max, 0);
 	device->tenants[victim].purged += count;
 	return count > 0;
+}
+
+void
+ofs_device_keep_room(struct ofs_device *device, uint32_t tenant)
+{
+	uint64_t lacks = ofs_store_lacks(device->store), now_ns = ofs_device_now_ns(device);
+
+	if (lacks > 0 && now_ns >= device->marks.room_ns
+		&& !ofs_device_purge(device, tenant, true, lacks)) {
+		device->marks.room_ns = now_ns + ROOM_RETRY_NS;
+	}
 }
 
 uint32_t

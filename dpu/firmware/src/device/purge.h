@@ -24,6 +24,7 @@ struct ofs_chunk_mark {
 
 struct ofs_marks {
 	struct ofs_chunk_mark *entries; /* [chunk_max] */
+	uint64_t room_ns;               /* before that, no purge for the store's room */
 	uint32_t keep_next;             /* the next chunk to check: keep.c */
 };
 
@@ -36,8 +37,13 @@ struct ofs_chunks_held {
 };
 
 /* purge.c */
-/* Makes room for `tenant`, in the store or the table of chunks. False: no room can be made. */
-bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
+/* Makes room for `tenant`, in the store or the table of chunks: at most a batch of chunks, or until
+ * `blocks_max` blocks are deleted. False: no room can be made. */
+bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store,
+	uint64_t blocks_max);
+/* Before a write of `tenant`: purges what the store's room lacks, if anything may go. Without it
+ * the cleaner moves the rest of segments that the next purge would have emptied. */
+void ofs_device_keep_room(struct ofs_device *device, uint32_t tenant);
 /* Deletes the tenant's coldest `chunks` chunks, or until `blocks` blocks are deleted; returns the
  * number of chunks. */
 uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks,

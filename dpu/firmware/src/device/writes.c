@@ -182,8 +182,10 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 
 	assert(index != OFS_NONE && write->state == OFS_WRITE_PENDING);
 	rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
+	if (rc == 0)
+		ofs_device_keep_room(device, tenant);
 	rc = rc == 0 ? send(device, index, now_s) : rc;
-	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true))
+	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true, UINT64_MAX))
 		rc = -EAGAIN; /* when the cleaner has made room for it */
 
 	if (rc == -EAGAIN)

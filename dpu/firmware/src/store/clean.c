@@ -234,9 +234,9 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 	uint32_t layer = store->segments[segment].layer;
 	struct ofs_store_record *old = &store->records[op->old];
 
-	assert(store->clean.placed > 0 && store->segments[segment].writing > 0);
+	assert(store->clean.placed > 0);
 	store->clean.placed--;
-	store->segments[segment].writing--;
+	ofs_lane_written(store, segment);
 	if (op->rc == 0 && old->state == OFS_RECORD_LIVE
 		&& ofs_store_index_find(store, &old->key, layer) == op->old) {
 		ofs_store_index_replace(store, op->old, op->record);

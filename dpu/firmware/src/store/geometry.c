@@ -66,6 +66,10 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 			"logical block of %u B",
 			config->granule_count, config->payload_size_bytes, lba);
 	}
+	if (config->room_percent > 50) {
+		return ofs_store_refuse(error, size_bytes, -EINVAL,
+			"%u %% of a store kept empty; choose 0 to 50", config->room_percent);
+	}
 	if (config->io_max == 0 || config->io_max > 1u << 20) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"%u I/Os in flight; ask for 1 to 1048576", config->io_max);

@@ -233,7 +233,9 @@ struct ofs_store {
 	struct ofs_store_list unmarked; /* dying, and the mark failed */
 	uint64_t again_s;               /* when failed writes were last retried */
 	struct ofs_store_clean clean;
-	uint64_t changes; /* places given up, segments sealed or freed */
+	uint64_t changes;    /* places given up, segments sealed or freed */
+	uint32_t open_count; /* segments */
+	uint64_t taken;      /* places being written, left in open segments, or of retired ones */
 	uint32_t expire_cursor;
 	uint8_t *scratch; /* of recovery, then of the headers and the cleaner */
 	uint64_t scratch_size_bytes;
@@ -336,6 +338,10 @@ int ofs_lane_room(struct ofs_store *store, uint32_t tenant, uint32_t layer, int 
 	uint32_t *record);
 /* Takes the place. */
 void ofs_lane_take(struct ofs_store *store, uint32_t record);
+/* The write of one of its places has ended. */
+void ofs_lane_written(struct ofs_store *store, uint32_t segment);
+/* `taken`, counted anew. */
+uint64_t ofs_store_taken(const struct ofs_store *store);
 void ofs_segment_seal(struct ofs_store *store, uint32_t segment);
 /* Frees the segment if nothing in it is alive or in flight. */
 void ofs_segment_settle(struct ofs_store *store, uint32_t segment);

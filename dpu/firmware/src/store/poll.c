@@ -140,6 +140,7 @@ ofs_store_stats_get(const struct ofs_store *store, struct ofs_store_stats *stats
 	stats->bytes_live = stats->blocks * store->record_size_bytes;
 	stats->segments_free = store->free.count;
 	stats->segments_total = store->segment_count;
+	stats->blocks_lacking = ofs_store_lacks(store);
 }
 
 uint32_t

@@ -248,8 +248,8 @@ ofs_put_settle(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_clean_written(store, op);
 		return;
 	}
-	assert(op->kind == OFS_STORE_PUT && store->segments[segment].writing > 0);
-	store->segments[segment].writing--;
+	assert(op->kind == OFS_STORE_PUT);
+	ofs_lane_written(store, segment);
 	put_conclude(store, op);
 	ofs_op_ready(store, op, op->rc);
 	while (joined != OFS_NONE) {

@@ -279,10 +279,12 @@ arrange(struct ofs_store *store)
 			continue;
 		if (*open != OFS_NONE)
 			store->segments[*open].state = OFS_SEGMENT_SEALED;
+		store->open_count += *open == OFS_NONE;
 		segment->state = OFS_SEGMENT_OPEN;
 		segment->waiters = OFS_NONE;
 		*open = i;
 	}
+	store->taken = ofs_store_taken(store);
 }
 
 int

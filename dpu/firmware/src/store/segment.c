@@ -40,6 +40,8 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 	op->kind = OFS_STORE_HEADER;
 	op->segment = segment;
 	of->state = OFS_SEGMENT_OPEN;
+	store->open_count++;
+	store->taken += store->records_per_segment;
 	of->header = OFS_WRITTEN_PENDING;
 	of->next = 0;
 	of->errors = 0;
@@ -96,9 +98,49 @@ ofs_segment_seal(struct ofs_store *store, uint32_t segment)
 	if (of->state == OFS_SEGMENT_OPEN) {
 		assert(store->lane_open[ofs_lane_of(store, segment)] == segment);
 		store->lane_open[ofs_lane_of(store, segment)] = OFS_NONE;
+		store->open_count--;
+		store->taken -= store->records_per_segment - of->next;
 		of->state = OFS_SEGMENT_SEALED;
 		store->changes++;
 	}
+}
+
+void
+ofs_lane_written(struct ofs_store *store, uint32_t segment)
+{
+	assert(store->segments[segment].writing > 0 && store->taken > 0);
+	store->segments[segment].writing--;
+	store->taken--;
+}
+
+uint64_t
+ofs_store_taken(const struct ofs_store *store)
+{
+	uint64_t taken = 0;
+
+	for (uint32_t i = 0; i < store->segment_count; i++) {
+		const struct ofs_store_segment *of = &store->segments[i];
+
+		taken += of->writing;
+		if (of->state == OFS_SEGMENT_OPEN)
+			taken += store->records_per_segment - of->next;
+		else if (of->state == OFS_SEGMENT_RETIRED)
+			taken += store->records_per_segment;
+	}
+	return taken;
+}
+
+uint64_t
+ofs_store_lacks(const struct ofs_store *store)
+{
+	const struct ofs_store_config *config = &store->config;
+	uint64_t room = (uint64_t)store->record_count * config->room_percent / 100;
+	uint64_t wanted = room + store->stats.blocks + store->taken
+		+ (uint64_t)config->reserve_segments * store->records_per_segment;
+
+	if (room == 0 || wanted <= store->record_count)
+		return 0;
+	return wanted - store->record_count + (uint64_t)store->open_count * store->records_per_segment;
 }
 
 static void

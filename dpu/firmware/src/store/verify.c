@@ -103,11 +103,13 @@ ofs_store_verify(const struct ofs_store *store)
 	uint32_t indexed = 0;
 	uint32_t free_count = 0;
 	uint32_t used = 0;
+	uint32_t open_count = 0;
 
 	for (uint32_t i = 0; i < store->segment_count; i++) {
 		if (!segment_agrees(store, i))
 			return 1;
 		blocks += store->segments[i].live;
+		open_count += store->segments[i].state == OFS_SEGMENT_OPEN;
 		free_count += store->segments[i].state == OFS_SEGMENT_FREE;
 	}
 	for (uint32_t i = 0; i < store->record_count; i++)
@@ -138,5 +140,7 @@ ofs_store_verify(const struct ofs_store *store)
 		return 9;
 	if (!tenants_agree(store))
 		return 10;
+	if (ofs_store_taken(store) != store->taken || open_count != store->open_count)
+		return 11;
 	return indexed > store->record_count ? 7 : 0;
 }

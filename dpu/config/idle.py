@@ -43,6 +43,13 @@ def _no_file(config: Config) -> bool:
     return one.backend == "spdk" or (one.backend == "emulated" and not one.inner)
 
 
+def _no_room(config: Config) -> bool:
+    """As `ofs_store_lacks`, once each layer of each tenant has an open segment."""
+    segments = config.storage.size_bytes // config.store.segment_bytes
+    room = segments * config.store.room_percent // 100
+    return 0 < config.store.room_percent and room < config.arena.layers * len(config.tenants)
+
+
 def _of(section: str, *without: str) -> tuple[str, ...]:
     return tuple(f"{section}.{key}" for key in declared(SECTIONS[section]) if key not in without)
 
@@ -72,6 +79,11 @@ IDLE = (
         ("storage.nvme", "storage.inner", "storage.busy_spin"),
         _backend("emulated"),
         "without storage.backend emulated",
+    ),
+    Idle(
+        ("store.room_percent",),
+        _no_room,
+        "with fewer segments of room than layers of tenants",
     ),
     Idle(
         ("storage.nvme",),

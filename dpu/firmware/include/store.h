@@ -137,7 +137,8 @@ int ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket);
 /*
  * Blocks to delete, so that `room_percent` of the places are empty besides the reserve and what
  * open segments have left, and a segment of each open one more, so that those of the oldest blocks
- * become free at once; 0: they are.
+ * become free at once; 0: they are, or the room is less than a segment for each layer of each
+ * tenant, by which the cleaner would move more than without.
  */
 uint64_t ofs_store_lacks(const struct ofs_store *store);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);

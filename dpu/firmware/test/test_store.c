@@ -317,21 +317,25 @@ test_full(void)
 	small_end(store);
 }
 
-/* What the cleaner moves of blocks that go in the order in which they came, `batch` at a time when
- * the store is full, or as many as its room lacks. */
+/* What the cleaner moves of chunks that go in the order in which they came, with all of their
+ * layers: `batch` at a time when the store is full, or as many as its room lacks. */
 static uint64_t
-moved(uint32_t room_percent, uint32_t batch)
+moved(uint32_t layers, uint32_t room_percent, uint32_t batch)
 {
 	struct ofs_store_config config = small_config;
 	struct ofs_store *store;
 	uint32_t oldest = 0, count = 0;
 	uint64_t blocks_moved;
 
+	config.layer_count = layers;
+	config.tenant_max = 1;
 	config.room_percent = room_percent;
-	store = small_begin(&config, 16);
-	while (count < 400) {
-		uint64_t goes = ofs_store_lacks(store);
-		int rc = goes > 0 ? 0 : store_put_now(store, &config, count, 0, record[0], 0);
+	store = small_begin(&config, 100);
+	while (count < 1600) {
+		uint64_t goes = (ofs_store_lacks(store) + layers - 1) / layers;
+		int rc = goes > 0
+			? 0
+			: store_put_now(store, &config, count / layers, count % layers, record[0], 0);
 
 		count += rc == 0 && goes == 0;
 		assert(rc == 0 || rc == -ENOSPC);
@@ -339,13 +343,11 @@ moved(uint32_t room_percent, uint32_t batch)
 			struct ofs_key key;
 
 			block_name(oldest++, &key);
-			assert(ofs_store_delete(store, &key, 0) == 0);
+			for (uint32_t layer = 0; layer < layers; layer++)
+				assert(ofs_store_delete(store, &key, layer) == 0);
 		}
-		assert(ofs_store_verify(store) == 0);
 	}
 	blocks_moved = small_stats(store).blocks_moved;
-	store = small_reopen(store, &config, 0);
-	assert(ofs_store_verify(store) == 0);
 	small_end(store);
 	return blocks_moved;
 }
@@ -378,8 +380,9 @@ test_room(void)
 	}
 	assert(ofs_store_lacks(store) == 0);
 	small_end(store);
-	full = moved(0, 3);
-	assert(full > 0 && moved(5, 3) < full && moved(25, 3) == 0);
+	assert(moved(1, 0, 3) > 0 && moved(1, 5, 3) == 0);
+	full = moved(8, 0, 9);
+	assert(full > 0 && moved(8, 7, 9) == full && moved(8, 10, 9) == 0);
 }
 
 /* Is one layer of a chunk never taken for another, where their entries of the index collide? */

@@ -138,8 +138,11 @@ ofs_store_lacks(const struct ofs_store *store)
 	uint64_t wanted = room + store->stats.blocks + store->taken
 		+ (uint64_t)config->reserve_segments * store->records_per_segment;
 
-	if (room == 0 || wanted <= store->record_count)
+	/* Less than a segment of each lane is in segments that die, and none is free by it. */
+	if (room == 0 || room / store->records_per_segment < store->lane_count
+		|| wanted <= store->record_count) {
 		return 0;
+	}
 	return wanted - store->record_count + (uint64_t)store->open_count * store->records_per_segment;
 }
 

@@ -73,7 +73,7 @@ def test_drives_that_hold_weights_load_them_in_time_beside_kv() -> None:
     long, short = found(cold_start="60s"), found(cold_start="1s")
     weights = values()[1]["model.parameters"]  # in fp8: a byte each
     for name in ("tlc", "dpu"):
-        assert short[name].count > long[name].count == found()[name].count
+        assert short[name].count > long[name].count >= found()[name].count
         assert long[name].cold_start_s <= 60 and short[name].cold_start_s <= 1
         left = short[name].count * values()[1]["tlc.read"] - short[name].read_bytes_per_s
         assert left >= weights

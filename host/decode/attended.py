@@ -1,5 +1,6 @@
 """What a layer's attention reads of the selected blocks: all of their tokens, the best of them, or
-those of a window.
+those of a window. Where a layer compresses, an entry counts as a token, and the window and the
+entries beside it are read together.
 
 A model that selects single tokens (DSA) reads at most `top_k` of them in a step, and the tier
 brings blocks or granules. A real model's indexer says which. Of drawn sessions, the best tokens of
@@ -21,7 +22,7 @@ from offstage.host.decode.session import HostSession
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.selection import Mass, best_tokens
 
-__all__ = ["Attended", "attended", "of_tokens", "readable", "slots_of"]
+__all__ = ["Attended", "attended", "of_tokens", "readable", "slots_of", "together"]
 
 Selected = tuple[HostSession, NDArray[np.float32], NDArray[np.int32]]
 """A session, its query of the layer, and the ordinals of its selected blocks."""
@@ -44,9 +45,9 @@ def readable(geometry: KvGeometry, layer: int, tokens: int, *, alone: bool) -> A
     first, begin = geometry.first_block(layer, tokens), geometry.first_token(layer, tokens)
     size = geometry.block_tokens
     if not alone:
-        counts = np.full(geometry.block_count(tokens) - first, size, np.int32)
-        counts[-1] -= geometry.block_count(tokens) * size - tokens
-        return Attended(np.arange(counts.size), counts)
+        ordinals = np.arange(first, geometry.block_count(tokens, layer), dtype=np.int32)
+        left = geometry.entries(layer, tokens) - ordinals * size
+        return Attended(ordinals - np.int32(first), np.minimum(left, size).astype(np.int32))
     blocks, slots = np.divmod(np.arange(begin, tokens, dtype=np.int32), np.int32(size))
     return Attended(blocks - np.int32(first), np.ones_like(slots), slots)
 
@@ -59,6 +60,28 @@ def of_tokens(
     return Attended(np.searchsorted(ordinals, blocks), np.ones_like(slots), slots)
 
 
+def together(own: Attended, other: Attended, offset: int) -> Attended:
+    """What two layers read in one softmax, token by token: of a table that has the blocks of
+    `other` from `offset` on."""
+    own, other = _alone(own), _alone(other)
+    assert own.slots is not None and other.slots is not None
+    return Attended(
+        np.concatenate([own.entries, other.entries + offset]),
+        np.concatenate([own.counts, other.counts]),
+        np.concatenate([own.slots, other.slots]),
+    )
+
+
+def _alone(read: Attended) -> Attended:
+    """The same, an entry for each token."""
+    if read.slots is not None:
+        return read
+    entries = np.repeat(read.entries.astype(np.intp), read.counts)
+    starts = np.repeat(np.cumsum(read.counts) - read.counts, read.counts)
+    slots = (np.arange(entries.size) - starts).astype(np.int32)
+    return Attended(entries, np.ones_like(slots), slots)
+
+
 def attended(geometry: KvGeometry, layer: int, batch: Sequence[Selected]) -> list[Attended]:
     """What a layer reads of each session. Single tokens are read of all sessions or of none: a
     batch is one call of the kernel."""
@@ -68,7 +91,7 @@ def attended(geometry: KvGeometry, layer: int, batch: Sequence[Selected]) -> lis
         lengths = [session.length_tokens for session, *_ in batch]
         cut = any(geometry.first_token(layer, one) % geometry.block_tokens for one in lengths)
         return [readable(geometry, layer, one, alone=cut) for one in lengths]
-    counts = [session.token_counts(geometry, ordinals) for session, _, ordinals in batch]
+    counts = [session.token_counts(geometry, layer, ordinals) for session, _, ordinals in batch]
     top_k = geometry.layers[layer].token_top_k
     scorers = [session.context.selectors[layer] for session, *_ in batch]
     weighing = [one for one in scorers if isinstance(one, Mass)]

@@ -4,10 +4,11 @@ This is the project's main path. A query scores every block through the summarie
 the best of the rest are selected. Blocks that the HBM pool lacks are demanded from the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. A layer with a
 window selects nothing: it reads its window, and what lies behind leaves the pool. Where a model's
-own indexer has selected tokens, their blocks are demanded, and no query scores any. Every block
-that arrives is checked against the checksum of what was written, and sampled outputs against dense
-attention over the same selection. The fetches of all sessions are in flight together, so that one
-is copied and checked while the others wait; attention is one call per layer for all sessions.
+own indexer has selected tokens, their blocks are demanded, and no query scores any (`certain`). A
+window and the compressed entries beside it are demanded and read together. Every block that arrives
+is checked against the checksum of what was written, and sampled outputs against dense attention
+over the same selection. The fetches of all sessions are in flight together, so that one is copied
+and checked while the others wait; attention is one call per layer for all sessions.
 
 A layer has two phases, `begin` and `attend`. A caller that knows the next layer's selection early
 begins that layer before it attends the current one, so that its blocks arrive during the
@@ -17,7 +18,7 @@ computation. A caller that knows it without the query, or can only predict it, p
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,8 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
-from offstage.host.decode.attended import Attended, attended, slots_of
+from offstage.host.decode.attended import Attended, attended, slots_of, together
+from offstage.host.decode.certain import indexed, whole
 from offstage.host.decode.pool import HbmPool
 from offstage.host.decode.prefill import put_blocks
 from offstage.host.decode.record import AgentRecord, Token
@@ -41,8 +43,6 @@ from offstage.host.selection import SelectionRule, select
 __all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule"]
 
 UNKNOWN_END = 255
-CERTAIN = 65535
-"""The score of a block that a window makes certain; 0 is that of one never read."""
 ROOM_BLOCKS = 64
 """Headroom for growing sessions before a selection on a device is allocated again."""
 
@@ -58,13 +58,14 @@ def _stored_scores(
 
 @dataclass(slots=True)
 class _Member:
-    """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
+    """One session in one `layer` of the batch. `missing`: indices into `ordinals` to fetch;
     `indices`: the pool index of each ordinal, writable for the missing ones; `rows`: landing rows
     of the missing ones; `failed`: ordinals whose demand failed; `hint`: scores of all stored
     blocks, None for a predicted layer, which is prefetched and not attended."""
 
     session: HostSession
     token: Token
+    layer: int
     query: NDArray[np.float32]
     hint: NDArray[np.uint16] | None
     ordinals: NDArray[np.int32]
@@ -77,8 +78,8 @@ class _Member:
 
 @dataclass
 class Coming:
-    """A layer of a batch with fetches in flight. `early`: it was begun while another layer was
-    computed, so that only waits at its own turn count as stall."""
+    """A layer of a batch, then entries beside it, with fetches in flight. `early`: it was begun
+    while another layer was computed, so that only waits at its own turn count as stall."""
 
     layer: int
     members: list[_Member]
@@ -141,6 +142,8 @@ class Decoder:
         """Select a layer's blocks and start fetching the missing ones: in the order of the
         sessions, as many in flight as there is room for. `early`: see `Coming`."""
         members = self._select(batch, layer)
+        if (entries := self.pool.geometry.beside(layer)) is not None:
+            members += self._select(batch, entries)
         coming = Coming(layer, members, early)
         for member in members:
             self._send(coming, member, record)
@@ -168,13 +171,13 @@ class Decoder:
         self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
-                self.pool.drop(member.session.number, coming.layer, member.failed)
+                self.pool.drop(member.session.number, member.layer, member.failed)
 
     def _send(self, coming: Coming, member: _Member, record: AgentRecord) -> None:
         while not self._has_room(member, len(coming.flying)):
             self._end_some(coming, record)
         begun_ns = self.clock.now_ns()
-        coming.flying[self._begin(member, coming.layer)] = member
+        coming.flying[self._begin(member)] = member
         record.timeline.add("copy", coming.layer, begun_ns, self.clock.now_ns())
 
     def tend(self, coming: Coming, until_ns: int, record: AgentRecord) -> None:
@@ -197,13 +200,27 @@ class Decoder:
         self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
-                self._recompute(member.session, coming.layer, member.failed, record)
-        batch = [(one.session, one.query, one.ordinals) for one in coming.members]
-        read = attended(self.pool.geometry, coming.layer, batch)
+                self._recompute(member.session, member.layer, member.failed, record)
+        members, read = self._read(coming)
         begun = self._mark()
-        output = self._attend(coming.members, read, coming.layer, record)
+        output = self._attend(members, read, coming.layer, record)
         self._marked.append(("compute", coming, begun, self._mark()))
         return output
+
+    def _read(self, coming: Coming) -> tuple[list[_Member], list[Attended]]:
+        """What is read of each session, and where: of a window and its entries as of one layer."""
+        own = [one for one in coming.members if one.layer == coming.layer]
+        entries, read = coming.members[len(own) :], self._attended(own)
+        if not entries:
+            return own, read
+        offsets = [one.indices.size for one in own]
+        read = list(map(together, read, self._attended(entries), offsets))
+        pairs = zip(own, entries, strict=True)
+        return [replace(a, indices=np.concatenate([a.indices, b.indices])) for a, b in pairs], read
+
+    def _attended(self, members: Sequence[_Member]) -> list[Attended]:
+        batch = [(one.session, one.query, one.ordinals) for one in members]
+        return attended(self.pool.geometry, members[0].layer, batch)
 
     def _wait(self, coming: Coming, record: AgentRecord) -> None:
         self.settle(coming, record)
@@ -237,58 +254,40 @@ class Decoder:
     def _stalled(coming: Coming, begin_ns: int, end_ns: int, record: AgentRecord) -> None:
         record.timeline.add("stall", coming.layer, begin_ns, end_ns)
         for member in coming.members:
-            member.token.stall_ns += end_ns - begin_ns
+            if member.layer == coming.layer:  # entries beside it are of the same tokens
+                member.token.stall_ns += end_ns - begin_ns
 
     def _select(self, batch: Sequence[tuple[HostSession, Token]], layer: int) -> list[_Member]:
         """Select each session's blocks, with their indices in the pool."""
+        geometry = self.pool.geometry
+        for session, _ in batch:
+            if (behind := geometry.first_block(layer, session.length_tokens) - 1) >= 0:
+                self.pool.drop(session.number, layer, [behind])
         queries = [
-            session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
+            session.queries[layer].next(session.step, session.block_count(geometry, layer))
             for session, _ in batch
         ]
-        indexed = all(layer in session.tokens for session, _ in batch)
-        if indexed or self.pool.geometry.is_window(layer):
-            known = self._indexed if indexed else self._windowed
-            return [known(*one, layer, query) for one, query in zip(batch, queries, strict=True)]
+        picked = all(layer in session.tokens for session, _ in batch)
+        if picked or geometry.is_read_whole(layer):
+            known = indexed if picked else whole
+            return [
+                self._member(session, token, layer, query, *known(geometry, session, layer))
+                for (session, token), query in zip(batch, queries, strict=True)
+            ]
         selectors = [session.context.selectors[layer] for session, _ in batch]
         if on_device(selectors):
+            best = self._best(batch, layer, selectors, queries)
             return [
                 self._member(*one, layer, query, found.hint, found.ordinals)
-                for one, query, found in zip(
-                    batch, queries, self._best(batch, layer, selectors, queries), strict=True
-                )
+                for one, query, found in zip(batch, queries, best, strict=True)
             ]
         members = []
         for (session, token), query in zip(batch, queries, strict=True):
             scores = session.context.selectors[layer].scores(query)
             hint = session.quantizers[layer](scores[: session.keys.shape[1]])
-            ordinals = self.chosen(scores, session.block_count(self.pool.geometry))
+            ordinals = self.chosen(scores, session.block_count(geometry))
             members.append(self._member(session, token, layer, query, hint, ordinals))
         return members
-
-    def _windowed(
-        self, session: HostSession, token: Token, layer: int, query: NDArray[np.float32]
-    ) -> _Member:
-        """The window's blocks. Its hint says that those behind are never read again."""
-        geometry = self.pool.geometry
-        first = geometry.first_block(layer, session.length_tokens)
-        if first:
-            self.pool.drop(session.number, layer, [first - 1])
-        hint = np.zeros(session.keys.shape[1], np.uint16)
-        hint[first:] = CERTAIN
-        ordinals = np.arange(first, session.block_count(geometry), dtype=np.int32)
-        return self._member(session, token, layer, query, hint, ordinals)
-
-    def _indexed(
-        self, session: HostSession, token: Token, layer: int, query: NDArray[np.float32]
-    ) -> _Member:
-        """The blocks of the tokens that the model's indexer selected. The hint is how many tokens
-        of each block: an indexer passes on what it selects, and no scores."""
-        geometry = self.pool.geometry
-        blocks = session.tokens[layer] // geometry.block_tokens
-        counts = np.bincount(blocks, minlength=session.block_count(geometry))
-        hint = session.quantizers[layer](counts[: session.keys.shape[1]].astype(np.float32))
-        ordinals = np.flatnonzero(counts).astype(np.int32)
-        return self._member(session, token, layer, query, hint, ordinals)
 
     def _best(
         self,
@@ -338,7 +337,7 @@ class Decoder:
         missing = np.flatnonzero(indices < 0)
         if missing.size:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
-        return _Member(session, token, query, hint, ordinals, indices, missing)
+        return _Member(session, token, layer, query, hint, ordinals, indices, missing)
 
     def _has_room(self, member: _Member, flying: int) -> bool:
         """Whether one more fetch may begin: a free call of the fabric, and landing rows."""
@@ -356,11 +355,11 @@ class Decoder:
             )
         return rows is not None
 
-    def _begin(self, member: _Member, layer: int) -> Fetch:
+    def _begin(self, member: _Member) -> Fetch:
         """Demand the missing blocks and send the hint. The tail block is never missing."""
-        session = member.session
+        session, layer = member.session, member.layer
         member.begun_ns = self.clock.now_ns()
-        demanded = member.ordinals[member.missing].astype(np.uint32)
+        demanded = self._demanded(member).astype(np.uint32)
         if self.observe is not None and member.hint is not None:
             self.observe(session, layer, demanded, member.hint)
         return self.driver.fetch_begin(
@@ -377,6 +376,10 @@ class Decoder:
                 timeout_ns=self.timeout_ns,
             )
         )
+
+    def _demanded(self, member: _Member) -> NDArray[np.int64]:
+        """The chunks that name the blocks demanded."""
+        return self.pool.geometry.chunks_of(member.layer, member.ordinals[member.missing])
 
     def _end_some(
         self,
@@ -399,11 +402,11 @@ class Decoder:
                 record.fetch_ns.append(seen_ns - member.begun_ns)
                 spent_ns = result.copy_ns + result.stall_ns
                 record.fabric_ns.append(spent_ns or seen_ns - member.begun_ns)
-                record.timeline.add("fetch", coming.layer, member.begun_ns, seen_ns)
+                record.timeline.add("fetch", member.layer, member.begun_ns, seen_ns)
             if timeout_ns is None:
                 coming.waits.append((max(seen_ns - result.stall_ns, due_ns), seen_ns))
             self._account(result, member, record)
-            self._check(member, coming.layer, result, record)
+            self._check(member, result, record)
         if ended:
             record.timeline.add("copy", coming.layer, seen_ns, self.clock.now_ns())
 
@@ -419,12 +422,11 @@ class Decoder:
         record.torn_reads += result.torn_count
         record.retries += result.retry_count
 
-    @staticmethod
-    def _check(member: _Member, layer: int, result: FetchResult, record: AgentRecord) -> None:
+    def _check(self, member: _Member, result: FetchResult, record: AgentRecord) -> None:
         """Check every fetched block against what prefill wrote, and note the failed ones."""
         demanded = member.ordinals[member.missing]
         good = result.rcs == 0
-        expected = member.session.context.checksums[layer, demanded]
+        expected = member.session.context.checksums[member.layer, self._demanded(member)]
         corrupt = int(np.count_nonzero(good & (result.checksums != expected)))
         record.blocks_verified += int(np.count_nonzero(good)) - corrupt
         record.blocks_corrupt += corrupt
@@ -436,11 +438,12 @@ class Decoder:
     ) -> None:
         """Recompute blocks that the tier has lost, use them, and put them again. If no member of a
         pod takes them, the session goes on, and the next demand recomputes them again."""
-        identities = [session.context.identities[ordinal] for ordinal in ordinals]
+        chunks = self.pool.geometry.chunks_of(layer, ordinals)
+        identities = [session.context.identities[chunk] for chunk in chunks]
         blocks = self.kv.blocks_at(layer, ordinals, identities)
         self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
         try:
-            put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
+            put_blocks(self.driver, session.handle, [(layer, chunks.astype(np.uint32), blocks)])
         except RunFailed as error:
             if error.errno != errno.EHOSTDOWN:
                 raise

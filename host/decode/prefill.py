@@ -63,19 +63,23 @@ def compute_context(
 ) -> Context:
     """Summaries (by selectors from `make`) and checksums of a chain of full chunks.
 
-    The bytes are made once, passed to `write` batch by batch, and dropped."""
-    layers = source.geometry.layer_count
+    The bytes are made once, passed to `write` batch by batch, and dropped. A block of compressed
+    entries needs several chunks; those that fill none are left to the source's `open_block`."""
+    geometry = source.geometry
+    layers = geometry.layer_count
     context = Context(
         list(identities),
         np.zeros((layers, len(identities)), np.uint64),
-        [make(selector_name, source.geometry, layer) for layer in range(layers)],
+        [make(selector_name, geometry, layer) for layer in range(layers)],
     )
     for layer in range(layers):
-        for first in range(0, len(identities), BATCH_BLOCKS):
-            batch = identities[first : first + BATCH_BLOCKS]
-            blocks = source.blocks(layer, first, batch)
-            context.checksums[layer, first : first + len(batch)] = checksums(blocks)
-            context.selectors[layer].write(first, source.keys_of(blocks, layer))
+        names = context.names_of(geometry, layer)
+        for first in range(0, len(names), BATCH_BLOCKS):
+            blocks = source.blocks(layer, first, names[first : first + BATCH_BLOCKS])
+            chunks = geometry.chunks_of(layer, first + np.arange(len(blocks)))
+            context.checksums[layer, chunks] = checksums(blocks)
+            if geometry.chunks_per_block(layer) == 1:  # entries are selected by no query of ours
+                context.selectors[layer].write(first, source.keys_of(blocks, layer))
             if write is not None:
                 write(layer, first, blocks)
     return context
@@ -88,26 +92,28 @@ class MissingWriter:
     `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
     fewer than it needs is written whole. `kept_from`: by layer, the first chunk that is ever read;
     none before it is written, and windows are nested, so that a count says which layers are there.
+    `spans`: by layer, how many chunks a block spans, the last of which names it; or one for all.
     `bytes_written` and `blocks_written` count what was put."""
 
     driver: Fabric
     handle: int
     stored_layers: NDArray[np.uint32]
     kept_from: Sequence[int]
+    spans: Sequence[int] = (1,)
     bytes_written: int = 0
     blocks_written: int = 0
 
     def __call__(self, layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
         """Put the missing ones among consecutive blocks of one layer."""
-        stored = self.stored_layers[first : first + len(blocks)]
-        chunks = first + np.arange(len(blocks))
-        needed = np.searchsorted(sorted(self.kept_from), chunks, side="right")
-        missing = np.flatnonzero((stored < needed) & (chunks >= self.kept_from[layer]))
+        kept_from, spans = np.broadcast_arrays(self.kept_from, self.spans)
+        chunks = (first + np.arange(len(blocks)) + 1) * spans[layer] - 1
+        read = (chunks[:, None] >= kept_from) & ((chunks[:, None] + 1) % spans == 0)
+        stored = self.stored_layers[chunks]
+        missing = np.flatnonzero((stored < read.sum(axis=1)) & read[:, layer])
         if missing.size == 0:
             return
         chosen = blocks if missing.size == len(blocks) else blocks[missing]
-        ordinals = (first + missing).astype(np.uint32)
-        put_blocks(self.driver, self.handle, [(layer, ordinals, chosen)])
+        put_blocks(self.driver, self.handle, [(layer, chunks[missing].astype(np.uint32), chosen)])
         self.bytes_written += chosen.nbytes
         self.blocks_written += len(chosen)
 

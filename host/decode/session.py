@@ -56,6 +56,11 @@ class Context:
     checksums: NDArray[np.uint64]
     selectors: list[Selector]
 
+    def names_of(self, geometry: KvGeometry, layer: int) -> list[int]:
+        """The identities that name the whole blocks of a layer, in order."""
+        span = geometry.chunks_per_block(layer)
+        return self.identities[span - 1 :: span]
+
     def fork(self) -> "Context":
         """A context that may grow without changing this one."""
         return Context(list(self.identities), self.checksums.copy(), copy.deepcopy(self.selectors))
@@ -78,15 +83,23 @@ class HostSession:
     step: int = 0
     tokens: dict[int, NDArray[np.int32]] = field(default_factory=dict)
     """By layer, those that the model's own indexer selected in this step, ascending; the layer has
-    no selection of ours then."""
+    no selection of ours then. Of a layer that compresses: entries."""
 
-    def block_count(self, geometry: KvGeometry) -> int:
-        """Blocks of one layer, the one being filled included."""
-        return geometry.block_count(self.length_tokens)
+    def block_count(self, geometry: KvGeometry, layer: int | None = None) -> int:
+        """Blocks of `layer` as `KvGeometry.block_count`, the one being filled included."""
+        return geometry.block_count(self.length_tokens, layer)
 
-    def token_counts(self, geometry: KvGeometry, ordinals: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tokens in each of the blocks; only the last may be partly filled."""
-        left = self.length_tokens - ordinals.astype(np.int64) * geometry.block_tokens
+    def stored_blocks(self, geometry: KvGeometry, layer: int) -> int:
+        """Blocks of `layer` that the tier has been given."""
+        return int(self.keys.shape[1]) // geometry.chunks_per_block(layer)
+
+    def token_counts(
+        self, geometry: KvGeometry, layer: int, ordinals: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Tokens in each of the blocks, entries where `layer` compresses; only the last may be
+        partly filled."""
+        entries = geometry.entries(layer, self.length_tokens)
+        left = entries - ordinals.astype(np.int64) * geometry.block_tokens
         return np.minimum(left, geometry.block_tokens).astype(np.int32)
 
     @property

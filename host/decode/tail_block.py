@@ -40,30 +40,52 @@ class TailBlock:
         self._control = control
         self._decoder = decoder
         self._identity = identity
-        self._ordinal = -1
+        layers = decoder.pool.geometry.layer_count
         self._blocks: list[NDArray[np.uint8]] = []  # per layer: the block's bytes once full
-        self._indices: list[int] = []  # per layer: its index in the HBM pool
+        self._ordinals = [-1] * layers  # per layer: which block it is
+        self._indices = [-1] * layers  # per layer: its index in the HBM pool
+
+    def resume(self, session: HostSession, content: Callable[[int], NDArray[np.uint8]]) -> None:
+        """Go on with blocks that the context has begun. `content(layer)`: uint8 `[1, bytes]`."""
+        geometry = self._decoder.pool.geometry
+        for layer in range(geometry.layer_count):
+            full, begun = divmod(
+                geometry.entries(layer, session.length_tokens), geometry.block_tokens
+            )
+            if begun:
+                self._take(session, layer, full)
+                where = np.array(self._indices[layer : layer + 1], np.int32)
+                self._decoder.pool.memory.write(where, content(layer))
 
     def begin_token(self, session: HostSession) -> None:
         """Make room for one more token; opens the next block of every layer where needed."""
         geometry = self._decoder.pool.geometry
-        ordinal = session.length_tokens // geometry.block_tokens
+        before, size = session.length_tokens, geometry.block_tokens
         session.length_tokens += 1
-        if ordinal == self._ordinal:
-            return
-        self._ordinal = ordinal
-        self._indices.clear()
+        opened = False
         for layer in range(geometry.layer_count):
-            index = int(self._decoder.pool.allocate(session.number, layer, [ordinal])[0])
-            self._decoder.pool.pin(session.number, layer, [ordinal])
-            self._indices.append(index)
-        self._open(ordinal)
+            made, after = (geometry.entries(layer, before + one) for one in (0, 1))
+            if after > made and made // size != self._ordinals[layer]:
+                self._take(session, layer, made // size)
+                opened = True
+        if opened:
+            self._open(before // size)
+
+    def _take(self, session: HostSession, layer: int, ordinal: int) -> None:
+        """A place in the pool that stays until the block is full."""
+        pool = self._decoder.pool
+        self._ordinals[layer] = ordinal
+        self._indices[layer] = int(pool.allocate(session.number, layer, [ordinal])[0])
+        pool.pin(session.number, layer, [ordinal])
 
     def newest_token(self, session: HostSession, layer: int) -> NewToken:
-        """The newest token's K and V in one layer; the selector has seen its key."""
-        slot = (session.length_tokens - 1) % self._decoder.pool.geometry.block_tokens
+        """The newest token's K and V in one layer, whose selector has seen its key; or the newest
+        entry, of which there is no selector."""
+        geometry = self._decoder.pool.geometry
+        slot = (geometry.entries(layer, session.length_tokens) - 1) % geometry.block_tokens
         values = self._values(layer, slot)
-        session.context.selectors[layer].append(self._ordinal, values[0, :, None])
+        if geometry.chunks_per_block(layer) == 1:
+            session.context.selectors[layer].append(self._ordinals[layer], values[0, :, None])
         return NewToken(self._indices[layer], slot, values)
 
     def _open(self, ordinal: int) -> None:
@@ -84,26 +106,28 @@ class TailBlock:
         return block
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
-        """Put the block of every layer to the tier, together, if it is full; returns the time that
-        took in nanoseconds."""
+        """Put the blocks that are full to the tier, together, once a chunk is complete; returns the
+        time that took in nanoseconds."""
         geometry = self._decoder.pool.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0
         begun_ns = self._decoder.clock.now_ns()
         layers = geometry.layer_count
-        chunk = self._identity(self._ordinal)
+        ordinal = session.length_tokens // geometry.block_tokens - 1
+        chunk = self._identity(ordinal)
         appended = append_chunks(self._control, session.handle, [chunk], layers)
         sums = np.zeros((layers, 1), np.uint64)
-        where = np.array([self._ordinal], np.uint32)
+        where = np.array([ordinal], np.uint32)
+        ended = [one for one in range(layers) if not (ordinal + 1) % geometry.chunks_per_block(one)]
         full = []
-        for layer in range(layers):
+        for layer in ended:
             block = self._decoder.pool.memory.read(np.array(self._indices[layer : layer + 1]))
             block = self._full(session, layer, block[:, : geometry.block_bytes(layer)])
             sums[layer] = checksums(block)
             full.append((layer, where, block))
             record.bytes_put += block.nbytes
         put_blocks(self._decoder.driver, session.handle, full)
-        for layer in range(layers):
+        for layer in ended:
             self._decoder.pool.pin(session.number, layer, [])
         session.keys = np.concatenate([session.keys, appended.keys], axis=1)
         context = session.context

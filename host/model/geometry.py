@@ -6,13 +6,21 @@ kinds that compress the sequence by 4 and by 128. What they keep in the same way
 layer, all its KV heads. Index keys are counted, but belong to no block: every selection reads
 all of them, so they stay in the HBM pool's memory with the weights.
 
+In a tier all blocks have one size. A layer that compresses is two layers there (`in_tier`), its
+window and its entries, and a block of either holds as many entries: one of compressed entries
+spans several chunks, and is the last one's. Blocks of such a layer are counted, and tokens in them,
+in entries.
+
 Owns nothing, immutable, any thread. A shape that cannot exist raises `BadInput`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.host.model.groups import CacheGroup, groups_of
@@ -54,7 +62,7 @@ class KvGeometry:
                 f"{layer.kv_heads} KV heads",
                 "make q_heads a multiple of kv_heads",
             )
-        if self.block_tokens % layer.tokens_per_entry:
+        if layer.form != "entries" and self.block_tokens % layer.tokens_per_entry:
             raise self._bad(
                 f"layer {number} stores one entry per {layer.tokens_per_entry} tokens, and "
                 f"block_tokens is {self.block_tokens}",
@@ -114,7 +122,8 @@ class KvGeometry:
 
         Raises `BadInput` when a block would hold a fraction of an entry."""
         tokens = self.block_tokens if block_tokens is None else block_tokens
-        per_entry = self.layers[layer].tokens_per_entry
+        form = self.layers[layer]
+        per_entry = 1 if form.form == "entries" else form.tokens_per_entry
         if tokens < 1 or tokens % per_entry:
             raise self._bad(
                 f"a block of {tokens} tokens does not hold whole entries of layer {layer}",
@@ -122,9 +131,47 @@ class KvGeometry:
             )
         return tokens // per_entry * self.entry_bytes(layer)
 
-    def block_count(self, tokens: int) -> int:
-        """Blocks per layer that hold `tokens` tokens; the last may be partly filled."""
-        return -(-tokens // self.block_tokens)
+    def in_tier(self, block_tokens: int, value_type: ValueType) -> "KvGeometry":
+        """The layers that a tier holds of this model, in blocks of `block_tokens` entries."""
+        layers = tuple(part for layer in self.layers for part in layer.in_tier())
+        return replace(self, layers=layers, block_tokens=block_tokens, value_type=value_type)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """By layer of the model, the layers that its attention reads: one, or a window and the
+        entries beside it."""
+        found: list[tuple[int, ...]] = []
+        for number, layer in enumerate(self.layers):
+            if layer.form == "entries":
+                found[-1] = (*found[-1], number)
+            else:
+                found.append((number,))
+        return tuple(found)
+
+    def beside(self, layer: int) -> int | None:
+        """The layer of entries that is read in one softmax with this window; None without one."""
+        after = layer + 1
+        found = after < self.layer_count and self.layers[after].form == "entries"
+        return after if found else None
+
+    def chunks_per_block(self, layer: int) -> int:
+        """Chunks that a block of `layer` spans. The last of them names it."""
+        form = self.layers[layer]
+        return form.tokens_per_entry if form.form == "entries" else 1
+
+    def chunks_of(self, layer: int, ordinals: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The chunks that name these blocks."""
+        return (ordinals.astype(np.int64) + 1) * self.chunks_per_block(layer) - 1
+
+    def entries(self, layer: int, tokens: int) -> int:
+        """Entries that `layer` has made of `tokens` tokens."""
+        return tokens // self.chunks_per_block(layer)
+
+    def block_count(self, tokens: int, layer: int | None = None) -> int:
+        """Blocks of `layer` that hold `tokens` tokens, the last partly filled perhaps; without one,
+        of a layer that keeps an entry for each token."""
+        entries = tokens if layer is None else self.entries(layer, tokens)
+        return -(-entries // self.block_tokens)
 
     def session_bytes(self, tokens: int) -> int:
         """Bytes of one session of `tokens` tokens: entries (a begun one counts whole), index keys
@@ -153,10 +200,10 @@ class KvGeometry:
         """The array inside a block: `(planes, kv_heads, block_tokens, head_dim)`, K before V or the
         latent alone.
 
-        Raises `BadInput` for a layer that compresses several tokens into one entry: the paged
-        kernels read an entry for each token."""
+        Raises `BadInput` for a layer that compresses beside its window: a tier holds the two
+        apart, `in_tier`."""
         form = self.layers[layer]
-        if form.form not in ("gqa", "mla", "window"):
+        if form.form not in ("gqa", "mla", "window", "entries"):
             raise self._bad(
                 f"layer {layer} stores {form.form} entries of {form.tokens_per_entry} tokens",
                 "decode a geometry whose layers are gqa, mla or window, such as 'demo'",
@@ -166,6 +213,11 @@ class KvGeometry:
     def is_window(self, layer: int) -> bool:
         """Whether `layer` reads the last tokens alone, whatever the length."""
         return self.layers[layer].form == "window"
+
+    def is_read_whole(self, layer: int) -> bool:
+        """Whether a step reads all that the tier holds of `layer` for it, and selects nothing."""
+        form = self.layers[layer]
+        return form.form == "window" or (form.form == "entries" and not form.top_k)
 
     def first_token(self, layer: int, tokens: int) -> int:
         """The first token that `layer` reads for the last of `tokens` tokens."""
@@ -177,8 +229,10 @@ class KvGeometry:
 
     def blocks_read(self, tokens: int) -> int:
         """Blocks of all layers that hold what attention can read for the last of `tokens`."""
-        layers = range(self.layer_count)
-        return sum(self.block_count(tokens) - self.first_block(one, tokens) for one in layers)
+        return sum(
+            self.block_count(tokens, one) - self.first_block(one, tokens)
+            for one in range(self.layer_count)
+        )
 
     def value_dim(self, layer: int = 0) -> int:
         """Values of what a query head of `layer` gets from attention."""

@@ -6,19 +6,19 @@ keys a learned indexer scores) are counted beside it. A state has one size whate
 Owns nothing, immutable, any thread. A shape that cannot exist raises `BadInput`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from offstage.bindings.errors import BadInput
 
 __all__ = ["UNPUBLISHED", "KvForm", "LayerKv", "Layout"]
 
-KvForm = Literal["gqa", "mla", "csa", "hca", "window", "state", "none"]
+KvForm = Literal["gqa", "mla", "csa", "hca", "window", "entries", "state", "none"]
 Layout = Literal["heads", "latent", "compressed"]
 """Of an entry: K and V of each KV head; a latent of MLA; an entry of DeepSeek-V4."""
 UNPUBLISHED = -1
 """As `top_k`: the layer selects, and no source that we have says how many entries."""
-ENTRIES: tuple[KvForm, ...] = ("gqa", "mla", "csa", "hca", "window")
+ENTRIES: tuple[KvForm, ...] = ("gqa", "mla", "csa", "hca", "window", "entries")
 """Forms that store entries."""
 
 
@@ -29,8 +29,9 @@ class LayerKv:
     form: `gqa` (grouped or full multi-head: K and V per KV head), `mla` (one latent per token, read
     as key and as value), `csa` and `hca` (DeepSeek-V4's compressed sparse and heavily compressed
     attention: one latent per `tokens_per_entry` tokens, and a window of uncompressed ones),
-    `window` (entries of the last `window_tokens` tokens and no others), `state` (a recurrent state
-    and no entries), `none` (an MLP alone).
+    `window` (entries of the last `window_tokens` tokens and no others), `entries` (of a `csa` or
+    `hca` the compressed ones alone: its window is the layer before), `state` (a recurrent state and
+    no entries), `none` (an MLP alone).
     head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
     value_dim: of a latent: how many of those, from the front, are read as its value; 0: all. A
     `window` that has one stores latents.
@@ -69,7 +70,7 @@ class LayerKv:
         if self.planes == 2:
             return "heads"
         whole = self.form == "window" and self.value_dim == self.head_dim
-        return "compressed" if whole or self.form in ("csa", "hca") else "latent"
+        return "compressed" if whole or self.form in ("csa", "hca", "entries") else "latent"
 
     @property
     def entry_values(self) -> int:
@@ -86,6 +87,15 @@ class LayerKv:
     def has_entries(self) -> bool:
         """Whether it stores any: no recurrent layer does."""
         return self.form in ENTRIES
+
+    def in_tier(self) -> tuple["LayerKv", ...]:
+        """The layers that a tier holds of it: itself, or of one that compresses its window, and
+        then its entries with their index keys and states."""
+        if self.form not in ("csa", "hca"):
+            return (self,)
+        own = {"value_dim": self.head_dim, "rotary_dim": self.rotary_dim}
+        window = LayerKv("window", 1, self.head_dim, window_tokens=self.window_tokens, **own)
+        return window, replace(self, form="entries", window_tokens=0)
 
     def check(self, number: int, where: str) -> None:
         """BadInput, which calls it layer `number`, for a number out of range or out of place."""

@@ -11,7 +11,8 @@ model at a time in a process, one thread.
 A layer of DeepSeek sparse attention reads the tokens that an indexer selects. That is the model's
 own module: it scores all of its keys, which the cache therefore keeps, and the library passes what
 it selected to the attention function, in a layer that shares a selection (IndexShare) an earlier
-layer's.
+layer's. DeepSeek-V4's modules compress, and select among, entries; what they keep is a session's
+(`compressed`), and attention gets the entry that the token has completed.
 
 The query of a later layer can be predicted (`Foresight`): that layer's norm and attention run on an
 earlier layer's input until they call the attention function, which returns the query instead of
@@ -25,6 +26,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from offstage.host.transformer.compressed import SessionLayer
 
 __all__ = [
     "NAME",
@@ -46,12 +49,19 @@ class LayerAttention(Protocol):
     """Attention of one session's newest token, called layer by layer."""
 
     def attend(
-        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+        self,
+        layer: int,
+        query: Any,
+        entry: Any,
+        tokens: NDArray[np.int32] | None = None,
+        closed: Any = None,
     ) -> Any:
         """From the token's query `[q_heads, head_dim]` and what a block holds of it in this layer,
         `[planes, kv_heads, head_dim]`, float32 `[q_heads, value_dim]`: tensors on the model's
         device. The query is scaled so that its logits are q.k / sqrt(head_dim). `tokens`: those
-        that the model itself selects, ascending; None in a layer without an indexer."""
+        that the model itself selects, ascending; None in a layer without an indexer. `closed`: of a
+        layer that compresses, the entries that the token completes, `[planes, kv_heads, entries,
+        head_dim]`, one or none; `tokens` are then entries."""
         ...
 
 
@@ -61,13 +71,14 @@ Step = Callable[[int, int], Any]
 
 class _Newest:
     """The model's cache object: `tokens` long, but with only the newest token's K and V; of index
-    keys, `[1, tokens, dim]` by layer, it has all."""
+    keys, `[1, tokens, dim]` by layer, it has all. `layers`: by number, what compressors call."""
 
     is_compileable = False
 
-    def __init__(self, index_keys: Mapping[int, Any]) -> None:
+    def __init__(self, index_keys: Mapping[int, Any], layers: Mapping[int, SessionLayer]) -> None:
         self.tokens = 0
         self.index_keys = dict(index_keys)
+        self.layers = dict(layers)
         self.given: tuple[Any, Any] = None, None
         """What the layer that runs has handed over, `[1, heads, 1, dim]` each."""
 
@@ -169,13 +180,16 @@ def installed(
     attention: LayerAttention,
     foresight: Foresight | None = None,
     index_keys: Mapping[int, Any] | None = None,
+    layers: Mapping[int, SessionLayer] | None = None,
 ) -> Iterator[Step]:
     """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: the
-    context's, `[1, tokens, dim]` of each layer with an indexer."""
+    context's, `[1, tokens, dim]` of each layer with an indexer. `layers`: what compressors go on
+    with, by layer, of a model that has them; index keys are then in it."""
     import torch
     from transformers import AttentionInterface
 
-    newest = _Newest(index_keys or {})
+    newest = _Newest(index_keys or {}, layers or {})
+    picked, hooks = _picks(model)
 
     def attend(
         module: Any,
@@ -192,14 +206,19 @@ def installed(
         if foresight is not None:
             foresight.asker.reached(asked[None, :, None])
         entry = entries_of(*newest.given, is_latent(module))[:, :, -1]
+        compressor = getattr(module, "compressor", None)
+        closed = None if compressor is None else newest.layers[module.layer_idx].closed[None]
+        indices = picked.pop(getattr(compressor, "indexer", None), indices)
         tokens = None if indices is None else indices[0, -1].sort().values.cpu().numpy()
-        found = attention.attend(module.layer_idx, asked, entry, tokens)
+        found = attention.attend(module.layer_idx, asked, entry, tokens, closed)
         return _brought_back(module, found).to(query.dtype)[None, None], None
 
     def step(token: int, position: int) -> Any:
         newest.tokens, device = position, model.device
         mask = None
-        if index_keys:  # an indexer wants one, and the library makes none for attention of ours
+        if (
+            index_keys and not layers
+        ):  # an indexer wants one, and the library makes none for attention of ours
             mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
         with torch.inference_mode():
             found = model(
@@ -220,6 +239,8 @@ def installed(
     try:
         yield step
     finally:
+        for hook in hooks:
+            hook.remove()
         if foresight is not None:
             foresight.close()
         model.set_attn_implementation(before)
@@ -227,9 +248,11 @@ def installed(
 
 def entries_of(keys: Any, values: Any, latent: bool) -> Any:
     """What blocks hold of tokens, `[planes, kv_heads, tokens, head_dim]`, from what a model hands
-    to its cache, `[1, heads, tokens, dim]` each."""
+    to its cache, `[1, heads, tokens, dim]` each; DeepSeek-V4 hands over one that is both."""
     import torch
 
+    if keys is values:
+        return keys
     return torch.cat([keys, values], dim=-1) if latent else torch.cat([keys, values])
 
 
@@ -237,6 +260,20 @@ def is_latent(module: Any) -> bool:
     """Whether an attention keeps latents: what it hands to its cache is a latent and its rotated
     part."""
     return hasattr(module, "kv_b_proj")
+
+
+def _picks(model: Any) -> tuple[dict[Any, Any], list[Any]]:
+    """By module, what it selects among a layer's compressed entries, as the model runs; and the
+    hooks that note it."""
+    found: dict[Any, Any] = {}
+
+    def note(module: Any, _: Any, chosen: Any) -> Any:
+        found[module] = chosen
+        return chosen[..., :0]  # the compressor has new entries alone to look them up in
+
+    compressors = (getattr(one.self_attn, "compressor", None) for one in model.get_decoder().layers)
+    indexers = [getattr(one, "indexer", None) for one in compressors]
+    return found, [one.register_forward_hook(note) for one in indexers if one is not None]
 
 
 def sink_logits_of(model: Any) -> dict[int, NDArray[np.float32]]:

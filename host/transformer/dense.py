@@ -8,7 +8,6 @@ lost a block that decoding wrote, since there is no other copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,35 @@ from offstage.host.model.config import geometry_of
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.values import ValueType
 from offstage.host.transformer.attention import entries_of
+from offstage.host.transformer.compressed import SessionLayer, WholeCache, WholeLayer
 
 __all__ = ["DenseKv", "kv_geometry"]
 
 
 def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType) -> KvGeometry:
-    """The KV geometry of a model, from its configuration. Raises BadInput as `geometry_of`."""
-    found = geometry_of(config.to_dict(), name, "config.json")
-    return replace(found, block_tokens=block_tokens, value_type=value_type)
+    """The KV geometry of a model in the tier, from its configuration; of a model that compresses,
+    each layer's window and its entries are two. Raises BadInput as `geometry_of`."""
+    return geometry_of(config.to_dict(), name, "config.json").in_tier(block_tokens, value_type)
 
 
-def _whole_cache() -> Any:
+def _whole_cache(geometry: KvGeometry) -> Any:
     """A cache whose layers keep all of their tokens, and index keys where the model gives some."""
     from transformers.cache_utils import Cache, DynamicIndexedLayer
 
+    if any(one.layout == "compressed" for one in geometry.layers):
+        last = [geometry.layers[parts[-1]] for parts in geometry.parts]
+        return WholeCache([one.tokens_per_entry if one.form == "entries" else 0 for one in last])
     return Cache(layer_class_to_replicate=DynamicIndexedLayer)
+
+
+def _front(layer: Any, tokens: int) -> dict[str, Any]:
+    """What a layer of the cache has of its first tokens, by name."""
+    if isinstance(layer, WholeLayer):
+        return layer.front(tokens)
+    found = {"k": layer.keys[:, :, :tokens], "v": layer.values[:, :, :tokens]}
+    if layer.is_indexer_initialized:
+        found["i"] = layer.indexer_keys[:, :tokens]
+    return found
 
 
 class DenseKv:
@@ -51,7 +64,7 @@ class DenseKv:
         """Prefill the context, `piece` tokens at a time."""
         import torch
 
-        self._cache = _whole_cache()
+        self._cache = _whole_cache(self.geometry)
         self._length = len(tokens)
         with torch.inference_mode():
             for begin in range(0, len(tokens), piece):
@@ -62,42 +75,65 @@ class DenseKv:
 
     def tensors(self) -> dict[str, Any]:
         """The context's KV and last logits, for `restore`."""
+        return self._tensors(self._length)
+
+    def _tensors(self, tokens: int) -> dict[str, Any]:
         import torch
 
         found = {"logits": torch.from_numpy(self.last_logits)}
         for number, layer in enumerate(self._cache.layers):
-            found |= {f"k{number}": layer.keys, f"v{number}": layer.values}
-        found |= {f"i{number}": keys for number, keys in self.index_keys.items()}
+            found |= {f"{number}.{name}": one for name, one in _front(layer, tokens).items()}
         return {name: one.contiguous() for name, one in found.items()}
 
     @property
     def index_keys(self) -> dict[int, Any]:
-        """The keys of each layer's indexer, `[1, tokens, dim]`; empty of a model without one."""
+        """The keys of each layer's indexer, `[1, tokens or entries, dim]`; empty of a model without
+        one."""
+        found = {number: one.index_keys for number, one in self.session_layers().items()}
+        for number, layer in enumerate(self._cache.layers):
+            if not isinstance(layer, WholeLayer) and layer.is_indexer_initialized:
+                found[number] = layer.indexer_keys
+        return {number: keys for number, keys in found.items() if keys is not None}
+
+    def session_layers(self) -> dict[int, SessionLayer]:
+        """What the compressors of each layer go on with after the context; empty of a model without
+        any. Each call gives its own."""
         layers = enumerate(self._cache.layers)
-        return {number: one.indexer_keys for number, one in layers if one.is_indexer_initialized}
+        return {number: one.session() for number, one in layers if isinstance(one, WholeLayer)}
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of compressors that stay with a session, blocks of entries not yet full included
+        at what they hold."""
+        open_entries = sum(
+            self.geometry.entries(layer, self._length)
+            % self.geometry.block_tokens
+            * self.geometry.entry_bytes(layer)
+            for layer in range(self.geometry.layer_count)
+        )
+        return open_entries + sum(one.state_bytes for one in self.session_layers().values())
 
     def restore(self, tensors: Mapping[str, Any], tokens: int) -> None:
         """Take `tensors` of a context of `tokens` tokens in place of `prefill`."""
-        self._cache = _whole_cache()
+        self._cache = _whole_cache(self.geometry)
         self._length = tokens
-        device = self._model.device
-        for number in range(self.geometry.layer_count):
-            keys, values = (tensors[f"{half}{number}"].to(device) for half in "kv")
-            self._cache.update(keys, values, number)
-            if f"i{number}" in tensors:
-                self._cache.update_indexer(tensors[f"i{number}"].to(device), number)
+        parts: dict[int, dict[str, Any]] = {}
+        for name in tensors.keys() - {"logits"}:
+            number, _, part = name.partition(".")
+            parts.setdefault(int(number), {})[part] = tensors[name].to(self._model.device)
+        for at in range(len(parts)):
+            if isinstance(own := next(iter(self._cache.layers[at : at + 1]), None), WholeLayer):
+                own.restore(parts[at])
+                continue
+            self._cache.update(parts[at]["k"], parts[at]["v"], at)
+            if "i" in parts[at]:
+                self._cache.update_indexer(parts[at]["i"], at)
         self.last_logits = tensors["logits"].numpy()
 
     def front(self, tokens: int) -> "DenseKv":
         """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's."""
         found = DenseKv(self._model, self.geometry)
-        own = self.tensors()
-        kept = {
-            name: one[:, :tokens] if name[0] == "i" else one[:, :, :tokens]
-            for name, one in own.items()
-            if name != "logits"
-        }
-        found.restore({**kept, "logits": own["logits"]}, tokens)
+        found.restore(self._tensors(tokens), tokens)
         return found
 
     def replace(self, layer: int, blocks: NDArray[np.uint8]) -> Callable[[], None]:
@@ -167,12 +203,23 @@ class DenseKv:
         span = slice(first_ordinal * size, (first_ordinal + count) * size)
         return self._bytes(layer, span, count)
 
+    def open_block(self, layer: int) -> NDArray[np.uint8]:
+        """The block of entries that the context has begun, uint8 `[1, block_bytes]`, as if the
+        others were 0: it is no chunk's yet, and so not the tier's."""
+        geometry = self.geometry
+        full, begun = divmod(geometry.entries(layer, self._length), geometry.block_tokens)
+        found = np.zeros((1, geometry.block_bytes(layer)), np.uint8)
+        first = full * geometry.block_tokens
+        entries = self._bytes(layer, slice(first, first + begun), 1)
+        found[:, : entries.shape[1]] = entries
+        return found
+
     def blocks_at(
         self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
     ) -> NDArray[np.uint8]:
         """Full blocks of the context at any ordinals, uint8 `[blocks, block_bytes]`."""
         size = self.geometry.block_tokens
-        if ordinals.max(initial=-1) * size >= self._length:
+        if ordinals.max(initial=-1) * size >= self.geometry.entries(layer, self._length):
             raise RunFailed(
                 f"the tier lost block {int(ordinals.max())} of layer {layer}, which decode had "
                 "written",
@@ -191,13 +238,22 @@ class DenseKv:
         keys: NDArray[np.float32] = numbers.reshape(len(blocks), *shape)[:, 0].float().numpy()
         return keys
 
+    def _entries(self, layer: int, span: slice) -> Any:
+        """What is stored of some tokens, or entries, `[planes, kv_heads, entries, head_dim]`."""
+        number = next(at for at, parts in enumerate(self.geometry.parts) if layer in parts)
+        stored = self._cache.layers[number]
+        if isinstance(stored, WholeLayer):
+            compressed = self.geometry.layers[layer].form == "entries"
+            return stored.entries[:, :, span] if compressed else stored.keys[:, :, span]
+        keys, values = stored.keys[:, :, span], stored.values[:, :, span]
+        return entries_of(keys, values, self.geometry.block_shape(layer)[0] == 1)
+
     def _bytes(self, layer: int, span: slice, count: int) -> NDArray[np.uint8]:
         import torch
 
-        stored = self._cache.layers[layer]
-        keys, values = stored.keys[:, :, span], stored.values[:, :, span]
-        entries = entries_of(keys, values, self.geometry.block_shape(layer)[0] == 1)
-        numbers = entries.to(getattr(torch, self.geometry.value_type))
+        if not count:
+            return np.empty((0, self.geometry.block_bytes(layer)), np.uint8)
+        numbers = self._entries(layer, span).to(getattr(torch, self.geometry.value_type))
         # [planes, kv_heads, blocks * tokens, head_dim] to blocks first
         paged = numbers.unflatten(2, (count, -1)).permute(2, 0, 1, 3, 4).contiguous()
         found: NDArray[np.uint8] = paged.cpu().flatten(1).view(torch.uint8).numpy()

@@ -61,7 +61,9 @@ class _Tail(TailBlock):
         quantized = self.quantizer.quantize(layer, block)
         where = np.array(self._indices[layer : layer + 1], np.int32)
         self._decoder.pool.memory.write(where, quantized)
-        session.context.selectors[layer].write(self._ordinal, self.quantizer.keys(quantized))
+        session.context.selectors[layer].write(
+            self._ordinals[layer], self.quantizer.keys(quantized)
+        )
         return quantized
 
 
@@ -69,7 +71,8 @@ class TieredAttention:
     """One session, from its context on. `identity` returns the name of the full block at an
     ordinal; it is called once the block's last token is known. `quantizer`: of the tier's blocks,
     where they are not the model's own; the decoder's pool then takes quantized blocks. `buffer`:
-    blocks in the tier's buffer, and the budget of reads over LRU's for guesses (`foretold`)."""
+    blocks in the tier's buffer, and the budget of reads over LRU's for guesses (`foretold`).
+    `begun`: of a layer that compresses, the block that its context has begun."""
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class TieredAttention:
         token_time_s: float,
         quantizer: BlockQuantizer | None = None,
         buffer: tuple[int, float] = (0, 1.0),
+        begun: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> None:
         rule, self._geometry = decoder.rule, decoder.pool.geometry
         layers = self._geometry.layer_count
@@ -106,6 +110,8 @@ class TieredAttention:
         )
         self._tail = _Tail(control, decoder, identity)
         self._tail.quantizer = quantizer
+        if begun is not None:
+            self._tail.resume(self.session, begun)
         self.record = AgentRecord()
         self.predicted = Predicted(layers, rule, *buffer)
         """Measures how well selections are predicted, and guesses, if `told` is called."""
@@ -178,14 +184,22 @@ class TieredAttention:
         return found[: self.session.keys.shape[1]]
 
     def attend(
-        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+        self,
+        layer: int,
+        query: Any,
+        entry: Any,
+        tokens: NDArray[np.int32] | None = None,
+        closed: Any = None,
     ) -> Any:
         """See `LayerAttention`."""
         import torch
 
-        self._queries[layer].query = _floats(query)
+        parts = self._geometry.parts[layer]
+        layer, last = parts[0], parts[-1]  # the same, unless entries lie beside a window
+        for part in parts:
+            self._queries[part].query = _floats(query)
         if tokens is not None:
-            self.session.tokens[layer] = tokens
+            self.session.tokens[last] = tokens
         if layer == 0:
             self._look_ahead(0, None)
         if self._predicting:  # score the same blocks as the prediction: without the new token
@@ -194,6 +208,9 @@ class TieredAttention:
         self._tail.given = _floats(entry)
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)
+        if closed is not None and closed.shape[2]:
+            self._tail.given = _floats(closed[:, :, 0])
+            write_tokens(pool, [(self.session, self._tail)], last)
         if self._coming is not None:
             self._decoder.end_predicted(self._coming, self.record)
             self._coming = None
@@ -203,7 +220,8 @@ class TieredAttention:
             self._share(layer, tokens, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)
-        pool.release(self.session.number, layer)
+        for part in parts:
+            pool.release(self.session.number, part)
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(found)
         return found.to(query.device)

@@ -45,7 +45,14 @@ GROUPED = (
     "gemma3_text",
 )
 """Values of `model_type` in a config.json whose attention can be recorded; each is tested."""
-ARCHITECTURES = (*GROUPED, "gpt_oss", "deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+ARCHITECTURES = (
+    *GROUPED,
+    "gpt_oss",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "deepseek_v4",
+)
 """Supported values of `model_type`; each is tested."""
 
 # Rotary types whose frequencies depend on the length of a single input.
@@ -76,11 +83,19 @@ class Shape:
     window_tokens: int | None
     """The shortest window of its layers, in tokens; None without such layers."""
     top_k: int = 0
-    """Tokens that the indexer of each layer selects in a step at most; 0: it has none."""
+    """Tokens that the indexer of each layer selects in a step at most, compressed entries where
+    `compresses`; 0: it has none."""
+    compresses: bool = False
+    """Whether layers keep an entry for several tokens, beside a window (DeepSeek-V4)."""
     shares_selections: bool = False
     """Whether layers read what the indexer of an earlier one selected (IndexShare)."""
     rope: Rope | None = None
     """The scaling of rotary positions that was asked for; None: the config's own."""
+
+    @property
+    def chooses_itself(self) -> bool:
+        """Whether the model says of every layer what a step reads."""
+        return self.compresses or self.top_k > 0
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,8 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
             raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
     cache = geometry_of(parsed.to_dict(), folder.name, f"{where}/config.json")
     _check_layers(cache, where)
-    windows = [one.window_tokens for one in cache.layers if one.form == "window"]
+    windows = [one.window_tokens for one in cache.layers if one.window_tokens]
+    compressed = [one for one in cache.layers if one.layout == "compressed"]
     if rope is not None:
         rope.scale(parsed, where)
     return Shape(
@@ -149,7 +165,8 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
         window_tokens=min(windows) if windows else None,
-        top_k=cache.layers[0].token_top_k,
+        top_k=max([cache.layers[0].token_top_k, *(one.top_k for one in compressed)]),
+        compresses=bool(compressed),
         shares_selections=any(one.selection_layer >= 0 for one in cache.layers),
         rope=rope,
     )
@@ -159,11 +176,11 @@ def _check_layers(cache: KvGeometry, where: str) -> None:
     """BadInput for layers that do not decode from the tier. An indexer is in every layer or none,
     as the classes that have one make it."""
     for number, layer in enumerate(cache.layers):
-        if layer.form not in ("gqa", "mla", "window"):
+        if layer.form not in ("gqa", "mla", "window", "csa", "hca"):
             raise BadInput(
                 f"layer {number} keeps {layer.form}, which does not decode from the tier",
                 f"{where}/config.json",
-                "use a model of full, sliding and indexed attention alone",
+                "use a model of full, sliding, indexed and compressed attention alone",
             )
         if layer.token_top_k != cache.layers[0].token_top_k:
             raise BadInput(

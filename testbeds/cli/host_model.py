@@ -154,7 +154,7 @@ def _tables(summary: "ModelSummary") -> Group:
         f"{model.rope}) on "
         f"{work.text}: {work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
         f"blocks of {work.block_tokens} tokens, {work.kernel} on {work.device}; "
-        f"{'own' if model.top_k else 'dense'} perplexity {summary.dense_perplexity:.3f}"
+        f"{'own' if model.chooses_itself else 'dense'} perplexity {summary.dense_perplexity:.3f}"
     )
     weights = f"weights {model.weights[:16]}: {model.weights_read}"
     told = map(Text, note_lines(summary.noted()))
@@ -184,12 +184,22 @@ def _tables(summary: "ModelSummary") -> Group:
 
 def _indexed(summary: "ModelSummary") -> list[str]:
     """What a model with indexers reads, and what stays out of the tier."""
-    if not summary.model.top_k:
+    model, passes = summary.model, summary.passes
+    if not model.chooses_itself:
         return []
-    size = format_size(max(one.index_key_bytes for one in summary.passes))
+    keys, states = (
+        format_size(max(getattr(one, name) for one in passes))
+        for name in ("index_key_bytes", "state_bytes")
+    )
+    reads = f"at most {model.top_k:,} tokens that an indexer selects"
+    resident = f"index keys, {keys}, stay"
+    if model.compresses:
+        share = f"at most {model.top_k:,} of" if model.top_k else "all"
+        reads = f"its window and {share} its compressed entries"
+        resident = f"index keys, {keys}, and compressor states, {states}, stay"
     return [
-        f"each layer reads at most {summary.model.top_k:,} tokens that an indexer selects; the "
-        f"context's index keys, {size}, stay resident: the tier does not hold them yet"
+        f"each layer reads {reads}; the context's {resident} resident: the tier does not "
+        "hold them yet"
     ]
 
 

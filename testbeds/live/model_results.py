@@ -95,6 +95,9 @@ class ModelPass(msgspec.Struct, kw_only=True):
     index_key_bytes: int
     """Keys of the model's indexers for the context, which every step reads: resident beside the
     pool. 0 of a model without one."""
+    state_bytes: int
+    """What compressors keep of the context, entries of blocks not yet full included: resident. 0 of
+    a model without any."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
@@ -134,7 +137,10 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
     value_type: str
     layers: int
     top_k: int
-    """Tokens that the indexer of a layer selects in a step at most; 0: it has none."""
+    """Tokens that the indexer of a layer selects in a step at most, compressed entries where
+    `compresses`; 0: it has none."""
+    compresses: bool
+    """Whether layers keep an entry for several tokens, beside a window."""
     config_sha256: str
     rope: str
     """Scaling of rotary positions beyond the config's; empty: none."""
@@ -142,6 +148,11 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
     """Their digest."""
     weights_read: str
     """How long reading them for it took, in words."""
+
+    @property
+    def chooses_itself(self) -> bool:
+        """Whether the model says of every layer what a step reads."""
+        return self.compresses or self.top_k > 0
 
 
 class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
@@ -214,7 +225,10 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
     ) -> "KvStored":
         """Of blocks of `quantizer`, or of the model's own; `choice` is how it came about."""
         numbers = range(geometry.layer_count)
-        own = sum(map(geometry.block_bytes, numbers)) / geometry.block_tokens
+        own = (
+            sum(geometry.block_bytes(one) / geometry.chunks_per_block(one) for one in numbers)
+            / geometry.block_tokens
+        )
         used = stored = own
         if quantizer is not None:
             used = sum(map(quantizer.block_bytes, numbers)) / geometry.block_tokens

@@ -64,6 +64,30 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "GlmMoeDsaConfig",
         {**SPARSE, "indexer_types": ["full", "full", "shared"]},
     ),
+    # Beside a window of its own, layer 1 has an entry for 8 tokens, and layer 2 one for 4.
+    "deepseek_v4": (
+        "DeepseekV4Config",
+        {
+            **EXPERTS,
+            "n_routed_experts": 4,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "q_lora_rank": 16,
+            "o_groups": 2,
+            "o_lora_rank": 8,
+            "partial_rotary_factor": 0.25,
+            "sliding_window": 40,
+            "layer_types": [
+                "sliding_attention",
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+            ],
+            "compress_rates": {"heavily_compressed_attention": 8, "compressed_sparse_attention": 4},
+            "index_n_heads": 16,
+            "index_head_dim": 16,
+            "index_topk": 128,
+        },
+    ),
     "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),
 }
 

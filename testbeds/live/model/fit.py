@@ -17,6 +17,7 @@ from offstage.host.model.values import WIDTHS, ValueType
 from offstage.testbeds.capture.model import Loaded, Shape, load
 from offstage.testbeds.live.host_run import serve_with
 from offstage.testbeds.live.model.options import ALL_BLOCKS, KvType, ModelOptions
+from offstage.testbeds.live.model_results import ModelIdentity
 from offstage.testbeds.live.options import SELECT_BLOCKS
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
@@ -24,11 +25,13 @@ from offstage.testbeds.progress import Progress
 __all__ = [
     "Quantizers",
     "bits_of",
+    "blocks_chosen",
     "check_predicts",
     "check_selects",
     "context_lengths",
     "fitted",
     "load_known",
+    "model_identity",
     "pool_sizes",
     "quantizers_of",
     "value_type",
@@ -112,6 +115,26 @@ def bits_of(
     )
 
 
+def model_identity(
+    options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry
+) -> ModelIdentity:
+    """The model of a run's results."""
+    shape = loaded.shape
+    return ModelIdentity(
+        name=shape.name,
+        architecture=shape.model_type,
+        dtype=loaded.dtype,
+        value_type=geometry.value_type,
+        layers=shape.layer_count,
+        top_k=shape.top_k,
+        compresses=shape.compresses,
+        config_sha256=shape.config_sha256,
+        rope=options.rope,
+        weights=weights.digest,
+        weights_read=weights.cost(),
+    )
+
+
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
 
@@ -175,7 +198,7 @@ def check_predicts(shape: Shape, where: str) -> None:
             where,
             "leave it out, or use a model without sliding_attention",
         )
-    if shape.top_k:
+    if shape.chooses_itself:
         raise BadInput(
             f"layers of {shape.name} select by indexers of its own, which are not predicted",
             where,
@@ -191,10 +214,22 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
         raise BadInput(
             f"--ahead {options.ahead} has nothing to act on",
             "host run",
-            "leave it out: no layers share a selection" if shape.top_k else "add --predict",
+            "leave it out: no layers share a selection"
+            if shape.chooses_itself
+            else "add --predict",
         )
-    if not shape.top_k:
+    if not shape.chooses_itself:
         return
+    if shape.compresses and options.kv_dtypes != ("model",):
+        raise BadInput(
+            f"layers of {shape.name} store latents, and --kv-dtype quantizes K and V apart",
+            "--kv-dtype",
+            "use --kv-dtype model",
+        )
+    kind = "entries" if shape.compresses else "tokens"
+    reads = f"the {shape.top_k:,} {kind} that indexers of its own select"
+    if not shape.top_k:
+        reads = "all that they keep"
     given = {
         "--select-blocks": options.selections in ((SELECT_BLOCKS,), (ALL_BLOCKS,)),
         "--selector": options.selectors == ("quest",),
@@ -202,23 +237,35 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
     for name, is_default in given.items():
         if not is_default:
             raise BadInput(
-                f"layers of {shape.name} read the {shape.top_k:,} tokens that indexers of its own "
-                f"select, whatever {name} says",
+                f"layers of {shape.name} read {reads}, whatever {name} says",
                 name,
-                "leave it out; index_topk of its config.json is how many",
+                "leave it out; its config.json says how many",
             )
 
 
+def blocks_chosen(select_blocks: int, shape: Shape, geometry: KvGeometry, tokens: int) -> int:
+    """Blocks that a layer selects at most, of a session of `tokens` tokens. Tokens that an indexer
+    selects may each lie in a block of their own."""
+    layers = range(geometry.layer_count)
+    rooms = [geometry.block_count(tokens, one) for one in layers if not geometry.is_read_whole(one)]
+    room = max(rooms, default=geometry.block_count(tokens))
+    return min(room, (shape.top_k or room) if shape.chooses_itself else select_blocks)
+
+
 def pool_sizes(
-    options: ModelOptions, geometry: KvGeometry, chosen: int, room: int
+    options: ModelOptions, geometry: KvGeometry, chosen: int, tokens: int
 ) -> tuple[int, int]:
-    """Blocks of the HBM pool, and those in flight at once: for a selection of `chosen` blocks of
-    the `room` of a layer, and for windows."""
+    """Blocks of the HBM pool, and those in flight at once: for a selection of `chosen` blocks of a
+    layer of `tokens` tokens, for windows, and for entries that are read whole."""
     size, layers = geometry.block_tokens, geometry.layer_count
-    windows = [one.window_tokens for one in geometry.layers if one.form == "window"]
-    # A window may begin anywhere in a block.
-    read = [min(room, (one - 2) // size + 2) for one in windows]
-    read += [chosen] * (layers - len(windows))
+
+    def most(layer: int) -> int:
+        room = geometry.block_count(tokens, layer)
+        if geometry.is_window(layer):  # which may begin anywhere in a block
+            return min(room, (geometry.layers[layer].window_tokens - 2) // size + 2)
+        return room if geometry.is_read_whole(layer) else min(room, chosen)
+
+    read = [sum(map(most, parts)) for parts in geometry.parts]
     # Room for two layers if the next one's blocks arrive while this one is computed.
     due = max(read) * (2 if options.ahead == "fetch" else 1)
     return max(due, round(options.pool_ratio * sum(read))) + layers, due

@@ -50,5 +50,5 @@ def quality_table(summary: ModelSummary) -> Table:
         (Column("bit-equal"), lambda one: {None: "", True: "yes", False: "NO"}[one.bit_equal]),
     ]
     rows = [[value(one) for _, value in shown] for one in passes]
-    beside = "the model's own" if summary.model.top_k else "dense"
+    beside = "the model's own" if summary.model.chooses_itself else "dense"
     return Table.of([column for column, _ in shown], rows, f"Beside {beside} attention")

@@ -48,10 +48,12 @@ from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
 from offstage.testbeds.live.model.fit import (
     Quantizers,
     bits_of,
+    blocks_chosen,
     check_selects,
     context_lengths,
     fitted,
     load_known,
+    model_identity,
     pool_sizes,
     quantizers_of,
     value_type,
@@ -60,7 +62,6 @@ from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import KvType, ModelOptions
 from offstage.testbeds.live.model_results import (
     KvStored,
-    ModelIdentity,
     ModelMachine,
     ModelPass,
     ModelSummary,
@@ -154,7 +155,8 @@ class TextRun:
             loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
         )
         HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
-        self.sink_logits = sink_logits_of(loaded.model)
+        sinks = sink_logits_of(loaded.model)
+        self.sink_logits = {self.geometry.parts[one][0]: sinks[one] for one in sinks}
         self.kv = self._whole = DenseKv(loaded.model, self.geometry)
         self.tokens: list[int] = []
         self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
@@ -180,21 +182,9 @@ class TextRun:
 
     def summary(self, passes: list[ModelPass], notes: list[Note]) -> ModelSummary:
         """The results of `passes`."""
-        options, geometry, loaded = self.options, self.geometry, self.loaded
-        shape = loaded.shape
+        options, geometry = self.options, self.geometry
         return ModelSummary(
-            model=ModelIdentity(
-                name=shape.name,
-                architecture=shape.model_type,
-                dtype=loaded.dtype,
-                value_type=geometry.value_type,
-                layers=shape.layer_count,
-                top_k=shape.top_k,
-                config_sha256=shape.config_sha256,
-                rope=options.rope,
-                weights=self.weights.digest,
-                weights_read=self.weights.cost(),
-            ),
+            model=model_identity(options, self.loaded, self.weights, geometry),
             workload=TextWorkload(
                 text=options.text.name,
                 context_tokens=len(self._read),
@@ -234,14 +224,19 @@ class TextRun:
         )
 
     @property
+    def length(self) -> int:
+        """Tokens of the session when the last one is decoded."""
+        return len(self.tokens) + self.options.steps
+
+    @property
     def room(self) -> int:
-        """Blocks of a layer when the last token is decoded."""
-        return self.geometry.block_count(len(self.tokens) + self.options.steps)
+        """Blocks of a layer by then."""
+        return self.geometry.block_count(self.length)
 
     @property
     def blocks_read(self) -> int:
         """Blocks of all layers that hold what attention can read by then."""
-        return self.geometry.blocks_read(len(self.tokens) + self.options.steps)
+        return self.geometry.blocks_read(self.length)
 
     def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
         """Read the longest context, and hold all of it in the first type. `keep`: from the user's
@@ -277,8 +272,10 @@ class TextRun:
         appended = append_chunks(self.control, handle, identities, geometry.layer_count)
         layers = range(geometry.layer_count)
         kept_from = [geometry.first_block(layer, context_tokens + 1) for layer in layers]
-        write = MissingWriter(self.fabric, handle, appended.stored_layers, kept_from)
-        self.progress.start("write to the tier", len(identities) * len(layers), "blocks")
+        spans = [geometry.chunks_per_block(layer) for layer in layers]
+        write = MissingWriter(self.fabric, handle, appended.stored_layers, kept_from, spans)
+        blocks = sum(len(identities) // span for span in spans)
+        self.progress.start("write to the tier", blocks, "blocks")
 
         def written(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
             write(layer, first, blocks)
@@ -325,10 +322,9 @@ class TextRun:
 
     def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
         """One selection over the whole text."""
-        options, geometry, room = self.options, self.geometry, self.room
-        # Tokens that an indexer selects may each lie in a block of their own.
-        top_k = self.loaded.shape.top_k
-        chosen = min(top_k or select_blocks, room)
+        options, geometry = self.options, self.geometry
+        own = self.loaded.shape.chooses_itself
+        chosen = blocks_chosen(select_blocks, self.loaded.shape, geometry, self.length)
         before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
         counted = device_counters(self.link)
         pool = self._pool(chosen)
@@ -344,7 +340,7 @@ class TextRun:
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
         kl_mean = float(np.mean([one.kl for one in positions]))
-        kind, whole = self._held[0], chosen == room
+        kind, whole = self._held[0], chosen == self.room
         choice = self.choice if kind == "auto" and whole else None
         self.record = record = attention.record
         stall_ms = record.stall_ms()
@@ -352,7 +348,7 @@ class TextRun:
             arm=arm,
             context_tokens=len(self.tokens),
             kv_dtype=kind,
-            selector="indexer" if top_k else self.selector,
+            selector="indexer" if own else self.selector,
             select_blocks=chosen,
             share_read=share_read(record, geometry, len(self.tokens)),
             perplexity=perplexity([one.nll for one in positions]),
@@ -361,7 +357,7 @@ class TextRun:
             kl_mean=kl_mean,
             kl_max=max(one.kl for one in positions),
             logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown) if whole or top_k else None,
+            bit_equal=self._bit_equal(logits, grown) if whole or own else None,
             demands=ledger.demands,
             bytes_read=ledger.bytes_read,
             hit=ledger.ended.hit_rate,
@@ -370,6 +366,7 @@ class TextRun:
             stall_ms_p99=quantile(stall_ms, 0.99),
             token_ms_p50=quantile(record.token_ms(), 0.5),
             index_key_bytes=sum(one.nbytes for one in self.kv.index_keys.values()),
+            state_bytes=self.kv.state_bytes,
             blocks_verified=record.blocks_verified,
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
@@ -425,6 +422,7 @@ class TextRun:
                 options.time_per_token_s,
                 self.quantizer,
                 (self.control.geometry.slot_count, options.traffic),
+                self.kv.open_block,
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
@@ -440,7 +438,7 @@ class TextRun:
 
     def _pool(self, chosen: int) -> HbmPool:
         """The HBM pool for a selection of `chosen` blocks."""
-        sizes = pool_sizes(self.options, self.geometry, chosen, self.room)
+        sizes = pool_sizes(self.options, self.geometry, chosen, self.length)
         return HbmPool(self.geometry, sizes[0], self._pool_arrays, sizes[1])
 
     def _steps(
@@ -455,7 +453,8 @@ class TextRun:
         model, first = self.loaded.model, len(self.tokens)
         token = following[0] if following else self._chosen(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
-        with installed(model, attention, foresight, self.kv.index_keys) as decode:
+        states = self.kv.index_keys, self.kv.session_layers()
+        with installed(model, attention, foresight, *states) as decode:
             for step, row in enumerate(found):
                 grown.append(token)
                 attention.begin_token()
@@ -480,10 +479,11 @@ class TextRun:
             self._pool_arrays,
             self.options.kernel,
             self.geometry,
-            lambda layer: self.source.blocks(layer, 0, self.context.identities),
-            len(self.tokens) + self.options.steps,
+            lambda one: self.source.blocks(one, 0, self.context.names_of(self.geometry, one)),
+            self.length,
             self.quantizer,
             self.sink_logits,
+            self.kv.open_block,
         )
         self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))

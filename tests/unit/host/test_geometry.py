@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +132,23 @@ def test_a_latent_is_one_plane_and_its_front_is_the_value() -> None:
     assert shape.block_shape() == (1, 1, 64, 576) and shape.value_dim() == 512
     assert geometry("demo").value_dim() == 64
     assert replace(shape, layers=(LayerKv("mla", 1, 576),)).value_dim() == 576
+
+
+def test_a_tier_holds_a_compressed_layer_as_a_window_and_entries_of_one_block_size() -> None:
+    """DeepSeek-V4-Pro: the same bytes in twice the layers. A block of entries spans as many chunks
+    as an entry has tokens, and the last of them names it."""
+    model = geometry("deepseek-v4-pro")
+    tier = model.in_tier(16, "bfloat16")
+    assert tier.layer_count == 122 and tier.parts == tuple((2 * n, 2 * n + 1) for n in range(61))
+    assert {tier.block_bytes(layer) for layer in range(122)} == {16 * 512 * 2}
+    for tokens in (1, 100_000, 1 << 20):
+        assert tier.session_bytes(tokens) == model.session_bytes(tokens)
+    window, entries = tier.parts[0]
+    assert (tier.beside(window), tier.beside(entries)) == (entries, None)
+    assert tier.is_read_whole(window) and tier.is_read_whole(entries)
+    assert tier.chunks_per_block(window) == 1 and tier.chunks_per_block(entries) == 128
+    assert tier.chunks_of(entries, np.array([0, 1])).tolist() == [127, 255]
+    assert [tier.entries(entries, tokens) for tokens in (127, 128, 2048)] == [0, 1, 16]
+    assert [tier.block_count(tokens, entries) for tokens in (127, 128, 2176)] == [0, 1, 2]
+    assert model.in_tier(16, "float16").block_tokens == 16
+    assert geometry("llama-3-8b").in_tier(64, "float16").parts == tuple((n,) for n in range(32))

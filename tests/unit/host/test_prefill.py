@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from offstage.host.decode import prefill
 from offstage.host.decode.prefill import BATCH_BLOCKS, compute_context
 from offstage.host.model.drawn_kv import SyntheticKv
 from offstage.host.model.models import geometry
@@ -55,3 +56,24 @@ def test_blocks_that_are_held_do_not_grow_with_the_context(chunks: int) -> None:
     compute_context(source, range(chunks), "quest", write)
     assert written == source.made == chunks * source.geometry.layer_count
     assert source.most <= 2 * BATCH_BLOCKS and source.alive == 0
+
+
+def test_a_block_that_spans_chunks_is_written_once_under_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A window and entries of 4 chunks a block: the entries' block is the fourth chunk's; a chunk
+    that the store has with both layers is not written again."""
+    put: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(
+        prefill,
+        "put_blocks",
+        lambda *given: put.extend((layer, chunks.tolist()) for layer, chunks, _ in given[2]),
+    )
+    blocks = np.zeros((8, 32), np.uint8)
+    for stored, window, entries in ((0, [5, 6, 7], [3, 7]), (1, [7], [7])):
+        put.clear()
+        has = np.full(8, stored, np.uint32)
+        write = prefill.MissingWriter(None, 1, has, kept_from=[5, 0], spans=[1, 4])  # type: ignore[arg-type]
+        write(0, 0, blocks)
+        write(1, 0, blocks[:2])
+        assert put == [(0, window), (1, entries)]

@@ -98,7 +98,6 @@ def test_a_full_tail_block_is_written_in_all_layers_together(
     monkeypatch.setattr(tail_block, "checksums", lambda block: np.uint64(block[0, 0]))
     control: Any = None
     tail = tail_block.TailBlock(control, decoder, lambda ordinal: ordinal)
-    tail._ordinal = 0
     tail._indices = list(range(3, 3 + count))
     context = SimpleNamespace(identities=[], checksums=np.zeros((count, 0), np.uint64))
     session: Any = SimpleNamespace(

@@ -1,0 +1,193 @@
+"""What DeepSeek-V4's compressors keep: of a context all of it, of a session what it goes on with.
+
+transformers' compressors ask a layer of the cache to hold their inputs until an entry's tokens are
+there, the half of them that the next entry overlaps, and the entries. `WholeLayer` holds these of a
+context to its end, and so can be cut to any front of it. `SessionLayer` has what a decode step
+needs: the tokens of the entry not yet full, the overlap, and index keys. Entries are the tier's: a
+new one is handed over, and none is asked of it.
+
+A session's states stay resident. They belong to no chunk: the tier's blocks of another session with
+the same front are of use once its compressors have read the tokens since the last whole block.
+One thread. Tensors are replaced and never written, so that copies of a state share them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["SessionLayer", "WholeCache", "WholeLayer"]
+
+INPUTS = "kv", "gate"
+"""What there is for each token, `[1, tokens, width]`."""
+OVERLAP = "overlap_kv", "overlap_gate"
+"""What there is for each entry: its tokens' part of the next one, `[1, entries, rate, dim]`."""
+ENTRIES = "entries"
+"""The entries of attention or index keys, `[1, entries, dim]`."""
+
+State = dict[str, Any]
+"""Of one compressor, by these names; those that it has."""
+
+
+class _Compressors:
+    """The part of a cache layer that compressors call, by their names (`compressor`, `indexer`)."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.states: dict[str, State] = {}
+        self.seen: dict[str, int] = {}
+
+    def store_compression_weights(self, name: str, kv: Any, gate: Any) -> tuple[Any, Any, int]:
+        """Take tokens: the inputs of the entries that they complete, and their first position."""
+        state, seen = self.states.setdefault(name, {}), self.seen.get(name, 0)
+        for part, new in zip(INPUTS, (kv, gate), strict=True):
+            state[part] = _grown(state, part, new)
+        self.seen[name] = seen + kv.shape[1]
+        waiting = self.seen[name] - seen // self.rate * self.rate
+        chunks = (state[part][:, state[part].shape[1] - waiting :] for part in INPUTS)
+        usable = waiting // self.rate * self.rate
+        kv, gate = (one[:, :usable] for one in chunks)
+        self._drop_inputs(state, waiting - usable)
+        return kv, gate, seen // self.rate * self.rate
+
+    def update_overlap_state(self, name: str, kv: Any, gate: Any, dim: int) -> tuple[Any, Any]:
+        """Take whole entries' inputs `[1, entries, rate, 2 * dim]`: what the one before them left,
+        `[1, rate, dim]` each, None before the first."""
+        state, before = self.states[name], []
+        for part, new in zip(OVERLAP, (kv, gate), strict=True):
+            there = part in state and state[part].shape[1]
+            before.append(state[part][:, -1] if there else None)
+            state[part] = self._kept_overlap(_grown(state, part, new[..., :dim]))
+        return before[0], before[1]
+
+    def update_compressor_states(self, name: str, compressed: Any) -> Any:
+        """Take entries: all that there are."""
+        state = self.states[name]
+        state[ENTRIES] = _grown(state, ENTRIES, compressed)
+        return state[ENTRIES]
+
+    def _drop_inputs(self, state: State, waiting: int) -> None:
+        """Inputs of whole entries may go."""
+
+    def _kept_overlap(self, overlap: Any) -> Any:
+        return overlap
+
+
+class SessionLayer(_Compressors):
+    """Of one layer of a session that decodes. `closed`: the entries that the newest token has
+    completed, `[1, entries, dim]`: one or none."""
+
+    closed: Any = None
+
+    def update_compressor_states(self, name: str, compressed: Any) -> Any:
+        """As before; of attention's entries the new ones alone."""
+        if name == "compressor":
+            self.closed = compressed
+            return compressed
+        return super().update_compressor_states(name, compressed)
+
+    def _drop_inputs(self, state: State, waiting: int) -> None:
+        state |= {part: state[part][:, state[part].shape[1] - waiting :] for part in INPUTS}
+
+    def _kept_overlap(self, overlap: Any) -> Any:
+        return overlap[:, -1:]
+
+    @property
+    def index_keys(self) -> Any:
+        """`[1, entries, dim]`; None in a layer without an indexer."""
+        return self.states.get("indexer", {}).get(ENTRIES)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of what its compressors go on with, without index keys."""
+        states = self.states.values()
+        return sum(one.nbytes for state in states for part, one in state.items() if part != ENTRIES)
+
+
+class WholeLayer(_Compressors):
+    """A layer of transformers' cache that keeps a whole context: `keys` `[1, 1, tokens, dim]`, read
+    as keys and as values, and all that its compressors had and made. `rate`: tokens of an entry; 0
+    in a layer that compresses nothing."""
+
+    def __init__(self, rate: int) -> None:
+        super().__init__(rate)
+        self.keys: Any = None
+
+    def update(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Take tokens: all that there are. K and V are one."""
+        import torch
+
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], dim=2)
+        return self.keys, self.keys
+
+    @property
+    def entries(self) -> Any:
+        """Compressed entries, `[1, 1, entries, dim]`."""
+        return self.states["compressor"][ENTRIES][None]
+
+    def get_seq_length(self) -> int:
+        """Tokens that it has."""
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def front(self, tokens: int) -> dict[str, Any]:
+        """All of the first `tokens` tokens, by name, for `restore`."""
+        found = {"k": self.keys[:, :, :tokens]}
+        for name, state in self.states.items():
+            for part, one in state.items():
+                rows = tokens if part in INPUTS else tokens // self.rate
+                found[f"{name}.{part}"] = one[:, :rows]
+        return found
+
+    def restore(self, tensors: Mapping[str, Any]) -> None:
+        """Take these in place of what it has."""
+        self.keys = tensors["k"]
+        self.states.clear()
+        for name in tensors.keys() - {"k"}:
+            of, part = name.split(".")
+            self.states.setdefault(of, {})[part] = tensors[name]
+        self.seen = dict.fromkeys(self.states, self.get_seq_length())
+
+    def session(self) -> SessionLayer:
+        """What a session goes on with after these tokens."""
+        found = SessionLayer(self.rate)
+        found.seen = dict(self.seen)
+        for name, state in self.states.items():
+            begun = self.seen[name] // self.rate * self.rate
+            own = {part: one for part, one in state.items() if part != ENTRIES or name == "indexer"}
+            own |= {part: own[part][:, begun:] for part in INPUTS}
+            own |= {part: own[part][:, -1:] for part in OVERLAP if part in own}
+            found.states[name] = own
+        return found
+
+
+class WholeCache:
+    """What transformers asks of a cache, with a `WholeLayer` of each of `rates`."""
+
+    is_compileable = False
+
+    def __init__(self, rates: Sequence[int]) -> None:
+        self.layers = [WholeLayer(rate) for rate in rates]
+        self.is_sliding = [False] * len(rates)
+
+    def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Take a layer's tokens: all that there are."""
+        return self.layers[layer].update(keys, values)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens that a layer has."""
+        return self.layers[layer_idx].get_seq_length()
+
+    get_query_offset = get_seq_length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Tokens that a pass of so many reads, and the first of them."""
+        return self.get_seq_length(layer_idx) + query_length, 0
+
+    def crop(self, tokens: int) -> None:
+        """Forget the last `-tokens` tokens of every layer."""
+        for layer in self.layers:
+            layer.restore(layer.front(layer.get_seq_length() + tokens))
+
+
+def _grown(state: State, part: str, new: Any) -> Any:
+    import torch
+
+    return torch.cat([state[part], new], dim=1) if part in state else new

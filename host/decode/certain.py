@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from offstage.host.decode.session import HostSession
 from offstage.host.model.geometry import KvGeometry
 
-__all__ = ["indexed", "whole"]
+__all__ = ["CERTAIN", "indexed", "whole"]
 
 CERTAIN = 65535
 """The score of a block that is read for certain; 0 is that of one never read."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.host.model.geometry import KvGeometry, LayerKv
+
 torch = pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
 
@@ -88,3 +90,24 @@ def test_tokens_and_entries_are_read_together_in_one_order() -> None:
     assert found.counts.tolist() == [1] * 5
     empty = Attended(np.empty(0, np.intp), np.empty(0, np.int32))
     assert together(whole, empty, 5).entries.tolist() == [0, 0, 1]
+
+
+def test_hints_name_the_chunk_in_which_a_block_ends() -> None:
+    """Entries of 4 tokens in blocks of 4: of ten chunks, the fourth and eighth end one. All of a
+    window that is left is certain, and what lies behind it is never read again."""
+    from offstage.host.decode.certain import CERTAIN, indexed, whole
+
+    csa = LayerKv("csa", 1, 8, tokens_per_entry=4, window_tokens=6, top_k=3)
+    shape = KvGeometry("small", 1, (csa,), 4).in_tier(4, "float32")
+    session: Any = SimpleNamespace(
+        length_tokens=41,
+        keys=np.zeros((2, 10, 2), np.uint64),
+        tokens={1: np.array([1, 5, 6, 9], np.int32)},
+        quantizers=[None, lambda counts: counts.astype(np.uint16)],
+        stored_blocks=lambda geometry, layer: 10 // geometry.chunks_per_block(layer),
+        block_count=lambda geometry, layer: geometry.block_count(41, layer),
+    )
+    hint, ordinals = whole(shape, session, 0)
+    assert hint.tolist() == [0] * 8 + [CERTAIN] * 2 and ordinals.tolist() == [8, 9, 10]
+    hint, ordinals = indexed(shape, session, 1)
+    assert hint.tolist() == [0, 0, 0, 1, 0, 0, 0, 2, 0, 0] and ordinals.tolist() == [0, 1, 2]

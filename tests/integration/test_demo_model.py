@@ -89,14 +89,14 @@ def test_a_prompt_is_read_once_and_a_damaged_copy_again(
 
     first = answer("abc")
     assert answer("abc") == first and len(reads) == 1
-    (kept,) = (tmp_path / "cache/prefill").glob("*/kv")
+    (kept,) = (tmp_path / "cache/prefill").glob("*/layers")
     whole = kept.read_bytes()
     kept.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     assert answer("abc") == first and len(reads) == 2
     kept.write_bytes(whole[:1000])
     assert answer("abc") == first and len(reads) == 3
     answer("abd")
-    assert len(reads) == 4 and len([*(tmp_path / "cache/prefill").glob("*/kv")]) == 1
+    assert len(reads) == 4 and len([*(tmp_path / "cache/prefill").glob("*/layers")]) == 1
 
 
 @pytest.mark.parametrize(

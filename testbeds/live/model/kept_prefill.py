@@ -14,6 +14,9 @@ from offstage.testbeds.progress import Progress
 
 __all__ = ["prefill_once"]
 
+KV = "layers"
+"""The file, named anew when its tensors are: one of other names is made again."""
+
 
 def prefill_once(kv: DenseKv, name: str, tokens: list[int], piece: int, progress: Progress) -> None:
     """As `kv.prefill`, or from the cache, where `name` is. BadInput, RunFailed: it cannot be
@@ -22,15 +25,15 @@ def prefill_once(kv: DenseKv, name: str, tokens: list[int], piece: int, progress
 
     folder = cache_folder() / "prefill" / name
     with locked(folder):
-        if _digest(folder / "kv") == _said(folder / "digest"):
-            kv.restore(load_file(folder / "kv"), len(tokens))
+        if _digest(folder / KV) == _said(folder / "digest"):
+            kv.restore(load_file(folder / KV), len(tokens))
             progress.advance(len(tokens))
             progress.note("kept from the run before")
             return
         kv.prefill(tokens, piece, progress.advance)
         with whole(folder) as made:
-            save_file(kv.tensors(), made / "kv")
-            (made / "digest").write_text(_digest(made / "kv"))
+            save_file(kv.tensors(), made / KV)
+            (made / "digest").write_text(_digest(made / KV))
         for other in folder.parent.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)

@@ -30,6 +30,8 @@ from offstage.host.model.identity import Weights, digest_of, files_of, identity_
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
+# A lookup does not say when the load comes: it is prefetched for any time until its lease ends. With
+# an earlier deadline, what a busy drive has not begun by then would be dropped.
 LEASE_S = 30.0  # of objects found by a lookup, unless they are unlocked
 UNTOLD_LEASE_S = 10.0  # the same where LMCache does not unlock
 TOLD_MAX = 64  # models of which the log says that they are not kept
@@ -139,7 +141,9 @@ class NativeClient:
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Whether objects are there. Those are leased and brought into the tier's memory."""
-        return self._client.prefetch(self._names(keys), lease_s=UNTOLD_LEASE_S)
+        return self._client.prefetch(
+            self._names(keys), lease_s=UNTOLD_LEASE_S, due_s=UNTOLD_LEASE_S
+        )
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Delete objects."""
@@ -248,7 +252,7 @@ class L2:
         def ended(completion: Completion) -> None:
             self._end("_looked", task, self._bits(completion.done), 1)
 
-        self._client.prefetch(self._names(keys), sizes, lease_s=LEASE_S, tell=ended)
+        self._client.prefetch(self._names(keys), sizes, lease_s=LEASE_S, due_s=LEASE_S, tell=ended)
         return task
 
     def query_lookup_and_lock_result(self, task: int) -> Any:
@@ -323,7 +327,7 @@ class L2:
     def _end(self, results: str, task: int, result: Any, kind: int) -> None:
         with self._lock:
             getattr(self, results)[task] = result
-        os.eventfd_write(self._fds[kind], 1)
+        self._client.signal(self._fds[kind])
 
 
 def _holding(objects: list[Any], ended: Callable[[Completion], None]) -> Any:

@@ -7,6 +7,7 @@ into an engine.
 """
 
 import errno
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -35,6 +36,7 @@ __all__ = ["Mover"]
 
 WAIT_S = 0.0005  # longest wait for blocks between looks for new requests
 IDLE_S = 1.0  # between looks at leases, while nothing else is to be done
+AWAY = "the tier is away, and engines compute what they need themselves: {}"
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Mover:
     connect: Callable[[float], tuple[Control, Fabric]]
     say: Callable[[str], None]
     timeout_s: float
+    late: bool = False
+    """Where no daemon answers yet, the first one is waited for as one that was lost."""
     counts: Counter[str] = field(default_factory=Counter)
     """Blocks read by how they ended (`ENDS`), objects and bytes by operation."""
 
@@ -53,9 +57,12 @@ class Mover:
         self._asked: deque[Move] = deque()
         self._released: deque[bytes] = deque()
         self._filled: list[Move] = []
+        self._signals: set[int] = set()
         self._stop = False
         self._memory = Memory(self._wake)
-        self._link = Link(self.connect, self.timeout_s)
+        self._link = Link(self.connect, self.timeout_s, late=self.late)
+        if self._link.lost:
+            self.say(AWAY.format(self._link.why))
         self._live: dict[Move, ValueTask] = {}
         self._moves: dict[ValueTask, Move] = {}
         self._waiting: deque[Move] = deque()  # until others of their registered memory have ended
@@ -92,6 +99,14 @@ class Mover:
             self._released.extend(names)
             self._wake.notify()
 
+    def signal(self, fd: int) -> None:
+        """Make an eventfd readable: at the end of the turn, once for all that ended in it. A write
+        for each object would hand the interpreter to the reader and back each time."""
+        if threading.current_thread() is self._thread:
+            self._signals.add(fd)
+        else:
+            os.eventfd_write(fd, 1)
+
     def register(self, array: U8, keep: bool = True) -> None:
         """Register memory before it is read into, or (not `keep`) unregister it before it is freed.
         Raises the fabric's error."""
@@ -124,6 +139,8 @@ class Mover:
                 self._turn()
             except Exception as error:  # a bug here must not leave an engine waiting
                 self._lose(error)
+            while self._signals:
+                os.eventfd_write(self._signals.pop(), 1)
         self._link.close()
 
     def _take(self) -> bool:
@@ -234,7 +251,7 @@ class Mover:
         tell_landed(move, 0, ended=True)
 
     def _lose(self, error: Exception) -> None:
-        self.say(f"the tier is away, and engines compute what they need themselves: {error}")
+        self.say(AWAY.format(error))
         live, self._live, self._moves = list(self._live), {}, {}
         self._link.lose()  # before engines learn of it, who use their memory again
         self._fail(live, str(error))
@@ -248,7 +265,7 @@ class Mover:
     def _is_back(self) -> bool:
         """Whether the link is back, over a new connection."""
         if not self._link.adopt():
-            self._fail([], "the daemon was lost a moment ago")
+            self._fail([], "no daemon answers yet")
             return False
         self._memory.again(self._link.fabric)
         self.say("the tier is back")

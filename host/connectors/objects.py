@@ -108,10 +108,12 @@ class Stream:
 class ObjectClient:
     """Objects of one model at one daemon. Any thread may call; a separate thread moves bytes."""
 
-    def __init__(self, endpoint: Endpoint, *, model: str = "", layout: str = "") -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, model: str = "", layout: str = "", late: bool = False
+    ) -> None:
         """Log in. `model` and `layout` (dtype, shapes, weights: one line) identify the objects'
-        content. BadInput, RunFailed: no daemon answers, or it refuses; an engine should not start
-        then."""
+        content. `late`: where no daemon answers yet, all is AWAY until one does. BadInput,
+        RunFailed: no daemon answers, or it refuses; an engine should not start then."""
         if endpoint.fabric not in FABRICS:
             raise BadInput(
                 f"{endpoint.fabric!r} does not carry objects",
@@ -126,7 +128,7 @@ class ObjectClient:
         self._said: dict[str, tuple[float, int]] = {}
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._mover = Mover(endpoint.connect, log.warning, endpoint.timeout_s)
+            self._mover = Mover(endpoint.connect, log.warning, endpoint.timeout_s, late)
         except BaseException:
             os.close(self.fd)
             raise
@@ -234,6 +236,10 @@ class ObjectClient:
         begin(*arguments, **more, tell=tell)
         ended.wait()
         return found[0]
+
+    def signal(self, fd: int) -> None:
+        """Make an eventfd readable: in `tell`, once for all that ends at the same time."""
+        self._mover.signal(fd)
 
     # ---- memory ----
 
@@ -369,7 +375,7 @@ class ObjectClient:
             return
         with self._lock:
             self._ended.append(completion)
-        os.eventfd_write(self.fd, 1)
+        self.signal(self.fd)
 
     def _say(self, kind: str, what: str) -> None:
         """One line of a kind in QUIET_S."""

@@ -319,6 +319,15 @@ def test_leases_give_way(tier: Daemon) -> None:
         until(lambda: link.values.held == 0)
 
 
+def test_a_client_may_lease_half_of_all_sessions(tmp_path: Path) -> None:
+    """An engine that looks up a long prompt's objects before it loads the first leases them all."""
+    keys = [b"%d" % i for i in range(100)]
+    with daemon(tmp_path, limits__sessions="256") as wide, ObjectClient(where(wide)) as client:
+        assert client.wait(client.put, keys, [bytes_of(1, 700)] * 100).states == (DONE,) * 100
+        assert client.wait(client.exists, keys, lease_s=600.0).states == (DONE,) * 100
+        assert client._mover._link.values.held == 100
+
+
 def test_what_cannot_be_leased_is_looked_up(tmp_path: Path) -> None:
     """If leases of others have all sessions of the daemon, a lookup ends without a lease."""
     keys, size = [b"1", b"2"], 2 * PAYLOAD
@@ -429,3 +438,29 @@ def test_a_daemon_that_is_killed_and_comes_back(
         assert np.array_equal(get(client, keys[3], size)[1], data[keys[3]])
         client.close()
     assert any("the tier is back" in one.getMessage() for one in caplog.records)
+
+
+def test_a_client_that_begins_before_its_daemon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no daemon answers yet, all that a late client asks for is AWAY, until one does; each
+    change is one line. A daemon that refuses is no reason to wait."""
+    settings = {
+        "endpoint": f"ipc://{tmp_path}/d",
+        "tenant": TENANT,
+        "runtime_dir": str(tmp_path / "run"),
+        "timeout_s": 0.5,
+    }
+    place, data = Endpoint.of_engine(settings), bytes_of(1, 3 * PAYLOAD)
+    target = np.zeros(data.size, np.uint8)
+    with ObjectClient(place, model="m", layout="one", late=True) as early:
+        assert put(early, b"key", data) is State.AWAY
+        early.register(target)
+        with daemon(tmp_path, daemon__endpoint=settings["endpoint"]):
+            until(lambda: put(early, b"key", data) is DONE)
+            assert early.wait(early.get, [b"key"], [target]).states == (DONE,)
+            assert np.array_equal(target, data)
+            with pytest.raises(BadInput, match=r"tenant|secret"):
+                ObjectClient(Endpoint.of_engine(settings | {"tenant": "nobody"}), late=True)
+    told = [one.getMessage() for one in caplog.records if "the tier is" in one.getMessage()]
+    assert len(told) == 2 and "no daemon answers" in told[0] and "is back" in told[1]

@@ -14,6 +14,8 @@ from offstage.testbeds.bench.engines.apart import ARMS, bench_apart
 from offstage.testbeds.bench.engines.arrivals import arrivals_of
 from offstage.testbeds.bench.engines.bed import bed_of
 
+SEVERAL = {"n": 3, "temperature": 1.0, "seed": 7}
+
 
 @pytest.mark.engine
 @pytest.mark.timeout(900)
@@ -21,19 +23,22 @@ def test_what_is_generated_is_the_same_with_the_tier(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
     """vLLM generates the same tokens as without the tier when it fills the tier, another engine
-    reuses the first one's objects, an object is truncated and stored again, another engine's
-    prefill never arrives, or the daemon is lost."""
+    reuses the first one's objects, also for three answers to one prompt, an object is truncated and
+    stored again, another engine's prefill never arrives, or the daemon is lost."""
     prompts = [prompt(n) for n in range(4)]
     with engine(python, model, tmp_path, None) as alone:
         expected = alone.ask(*prompts)
         lonely = alone.ask(prompt(9))
+        several = alone.ask(prompts[1], sampling=SEVERAL)["outputs"]
     assert expected["reused"] == [0] * 4
+    assert len({tuple(one) for one in several[0]}) == 3
     with daemon(tmp_path, **SIZES) as tier:
         with engine(python, model, tmp_path, tier) as first:
             assert first.ask(*prompts) == expected
         with engine(python, model, tmp_path, tier) as second:
             reused = second.ask(*prompts)
             assert reused == {"tokens": expected["tokens"], "reused": [FULL] * 4}
+            assert second.ask(prompts[1], sampling=SEVERAL)["outputs"] == several
             assert second.ask(prompts[0], read=3) == "done"
             torn = second.ask(prompts[0], truncate=3)
             assert torn["tokens"] == expected["tokens"][:1]
@@ -50,24 +55,73 @@ def test_what_is_generated_is_the_same_with_the_tier(
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_kinds_of_requests_get_the_same_answers(python: Path, model: Path, tmp_path: Path) -> None:
-    """Log-probabilities of all tokens of a prompt, and prefill in pieces that are smaller than what
-    is loaded: each is as without the tier. A request that wants figures of its prompt loads
-    nothing; the others load every full block."""
+    """Log-probabilities of all tokens of a prompt, answers of a given form, and prefill in pieces
+    that are smaller than what is loaded: each is as without the tier. A request that wants figures
+    of its prompt loads nothing; the others load every full block."""
     more = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
-    kinds: list[dict[str, object]] = [{"prompt_logprobs": 1}, {}]
+    kinds: list[dict[str, object]] = [
+        {"sampling": {"prompt_logprobs": 1}},
+        {"sampling": {}, "form": "[a-z]{3}[0-9]{9}"},
+        {"sampling": {}},
+    ]
     with engine(python, model, tmp_path, None, more) as alone:
-        expected = [alone.ask(prompt(0), prompt(1), sampling=kind) for kind in kinds]
+        expected = [alone.ask(prompt(0), prompt(1), **kind) for kind in kinds]
     assert expected[0]["logprobs"] == [PROMPT] * 2
+    assert expected[1]["tokens"] != expected[2]["tokens"]
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, more) as one:
         one.ask(prompt(0), prompt(1))
         for number in range(2):
             until(lambda at=number: bool(one.ask(prompt(at), read=FULL // BLOCK - 1) == "done"))
         for kind, wanted in zip(kinds, expected, strict=True):
-            reused = [0 if "prompt_logprobs" in kind else FULL] * 2
-            found = one.ask(prompt(0), prompt(1), sampling=kind)
+            reused = [0 if "prompt_logprobs" in str(kind) else FULL] * 2
+            found = one.ask(prompt(0), prompt(1), **kind)
             assert found == wanted | {"reused": reused}, kind
         made = [each for each in one.ask([], decisions=1) if each["tokens"]]
-        assert [each["tokens"] for each in made] == [FULL] * 2
+        assert {each["tokens"] for each in made} == {FULL} and len(made) >= 6
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_requests_that_are_left_or_preempted_lose_nothing(
+    python: Path, model: Path, tmp_path: Path
+) -> None:
+    """A client leaves while its prompt's KV is loaded: vLLM's blocks are all free in the end.
+    Answers for which vLLM has too little memory are preempted and go on, with the tokens that an
+    engine without the tier gives."""
+    prompts = [prompt(n) for n in range(3)]
+    more = {"num_gpu_blocks_override": 28, "max_model_len": 512}
+    with engine(python, model, tmp_path, None, more) as alone:
+        expected = alone.ask(*prompts, tokens=120)["tokens"]
+        assert alone.ask(metrics=1)["vllm:num_preemptions"] > 0
+    bounds = {"patience_s": 60.0, "patience_min_s": 60.0, "timeout_s": 60.0}
+    with daemon(tmp_path, **SIZES) as tier:
+        with engine(python, model, tmp_path, tier, more, **bounds) as first:
+            assert first.ask(*prompts, tokens=120)["tokens"] == expected
+            before, during, after = first.ask(*prompts[:2], abort=tier.process.pid)
+            assert during <= before - FULL // BLOCK, "its blocks were freed while they were loaded"
+            assert after == before
+            assert first.ask(*prompts, tokens=120)["tokens"] == expected
+        with engine(python, model, tmp_path, tier, more, **bounds) as second:
+            assert second.ask(*prompts, tokens=120)["tokens"] == expected
+            counts = second.ask(metrics=1)
+    assert counts["vllm:num_preemptions"] > 0 and counts["vllm:offstage_get_done"] > 0
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_an_engine_that_begins_before_its_daemon(python: Path, model: Path, tmp_path: Path) -> None:
+    """An engine computes until its daemon answers; then it stores, and another engine loads."""
+    address = f"ipc://{tmp_path}/d"
+    with daemon(tmp_path, **SIZES, daemon__endpoint=address) as tier:
+        tier.process.kill()
+        tier.process.wait()
+    with engine(python, model, tmp_path, tier) as early:
+        expected = early.ask(prompt(0))
+        with daemon(tmp_path, **SIZES, daemon__endpoint=address) as tier:
+            until(lambda: bool(early.ask(prompt(0), read=0) != "away"))
+            assert early.ask(prompt(0)) == expected | {"reused": [0]}
+            until(lambda: bool(early.ask(prompt(0), read=FULL // BLOCK - 1) == "done"))
+            assert early.ask(prompt(0)) == expected | {"reused": [FULL]}
 
 
 @pytest.mark.engine

@@ -8,21 +8,25 @@ that begin with MARK are answers. A request may also have:
 
 - `sampling`: further sampling parameters; the answer has `outputs`, the tokens of each of the
   answers to a prompt, and `logprobs`, how many tokens of each prompt have theirs
+- `form`: a regular expression that every answer has
 - `adapter`: name, number and path of a LoRA adapter for all its prompts
 - `stop`: a daemon's process id; it is stopped when the next load that no step waits for begins, and
   the answer says in which order the prompts ended
+- `abort`: as `stop`, but the client of the first prompt leaves then, and the daemon goes on; the
+  answer is only how many of vLLM's blocks were free before, just after, and at the end
 - `truncate`: a block of the first prompt, whose object (the last worker's) becomes one byte long
 - `rot`: a block of the first prompt; the next load of its object fails
 - `forget`: empty vLLM's own cache
 - `read`: a block of the first prompt; the answer is only how a read of its object ends
-- `metrics`, `decisions`: the answer is only this connector's counters in Prometheus, or what was
-  fetched or computed
+- `metrics`, `decisions`: the answer is only this connector's counters in Prometheus and vLLM's of
+  preemptions, or what was fetched or computed
 """
 
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MARK = "ENGINE "
@@ -57,7 +61,8 @@ def read(llm: Any, place: int, tokens: list[int]) -> str:
 
 def metrics(llm: Any) -> dict[str, float]:
     found = {one.name: getattr(one, "value", 0) for one in llm.get_metrics()}
-    return {name: value for name, value in found.items() if "offstage" in name and value}
+    ours = ("offstage", "preemptions")
+    return {name: value for name, value in found.items() if value and any(o in name for o in ours)}
 
 
 def rot(llm: Any, place: int, tokens: list[int]) -> None:
@@ -79,8 +84,9 @@ def rot(llm: Any, place: int, tokens: list[int]) -> None:
     copies._client = Rotten()
 
 
-def stop(pid: int) -> None:
-    """Stop the daemon when the next load that no step waits for begins."""
+def stop(pid: int) -> Callable[[], bool]:
+    """Stop the daemon when the next load that no step waits for begins; the answer: whether it
+    has."""
     apart = worker_side()._copies._apart
     client = apart._client
 
@@ -91,6 +97,27 @@ def stop(pid: int) -> None:
             return int(client.get(*args, **more))
 
     apart._client = Stopping()
+    return lambda: apart._client is client
+
+
+def abort(llm: Any, pid: int, prompts: list[Any], sampling: Any) -> list[int]:
+    """The client of the first prompt leaves while its KV is loaded; the others stay. How many
+    blocks are free before, just after, and when all have ended."""
+    engine = llm.llm_engine
+    pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    free, begun = [pool.get_num_free_blocks()], stop(pid)
+    for number in (1, 0):  # the other one runs, so that no step waits for the load
+        engine.add_request(f"left{number}", prompts[number], sampling)
+    while not begun():
+        engine.step()
+    engine.abort_request(["left0"])
+    engine.step()
+    free.append(pool.get_num_free_blocks())
+    os.kill(pid, signal.SIGCONT)
+    while engine.has_unfinished_requests():
+        engine.step()
+    llm.generate(prompts[1:], sampling, use_tqdm=False)
+    return [*free, pool.get_num_free_blocks()]
 
 
 def worker_side() -> Any:
@@ -102,6 +129,7 @@ def worker_side() -> Any:
 def main() -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
     from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import StructuredOutputsParams
 
     usual = {
         "enforce_eager": True,
@@ -143,7 +171,13 @@ def main() -> None:
             max_tokens=asked["tokens"],
             **({"temperature": 0} | asked.get("sampling", {})),
             extra_args={"kv_transfer_params": asked["params"]} if "params" in asked else None,
+            structured_outputs=StructuredOutputsParams(regex=asked["form"])
+            if "form" in asked
+            else None,
         )
+        if "abort" in asked:
+            print(MARK + json.dumps(abort(llm, asked["abort"], prompts, sampling)), flush=True)
+            continue
         adapter = LoRARequest(*asked["adapter"]) if "adapter" in asked else None
         ended = llm.generate(prompts, sampling, use_tqdm=False, lora_request=adapter)
         answer = {

@@ -284,7 +284,7 @@ def _bounds_of(extra: dict[str, Any]) -> dict[str, float]:
 
 
 def _client_of(config: Any, what: str) -> ObjectClient | None:
-    """An object client by `kv_connector_extra_config`; None where no daemon answers, or nothing
+    """An object client by `kv_connector_extra_config`; None where the daemon refuses, or nothing
     says what KV is of. BadInput: a setting that is none."""
     model, engine = config.model_config, _version()
     extra = {"model": model.model, "weights_id": ""}
@@ -293,7 +293,7 @@ def _client_of(config: Any, what: str) -> ObjectClient | None:
     say_untried("vLLM", engine)
     try:
         layout = _identity(config, engine, str(extra["weights_id"])) + f"; {what}"
-        client = ObjectClient(endpoint, model=str(extra["model"]), layout=layout)
+        client = ObjectClient(endpoint, model=str(extra["model"]), layout=layout, late=True)
     except OffstageError as error:
         log.warning("no tier until the engine is started again: %s; it computes all KV", error)
         return None

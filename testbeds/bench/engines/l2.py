@@ -28,10 +28,11 @@ ADAPTERS = {"fs": "", "plugin": "OffstageL2", "native_plugin": "NativeClient"}
 """By LMCache's name of the kind, the class of ours."""
 STATES = {"page cache": False, "direct": True}
 """What is read and written, and whether it bypasses the page cache."""
-AIM = 1.5
+AIM = 2.5  # through the page cache; past it the drive binds both
 WAIT_S = 300.0
 OBJECTS_MIN_BYTES = 1 << 30
 ALIGN_BYTES = 4096
+SESSIONS_MIN = 256  # a client has half of them
 
 
 Rates = dict[str, dict[str, float]]
@@ -94,10 +95,9 @@ def _turn(
     words += ["--data-size-kb", str(asked.size_kib), "--rounds", str(asked.rounds)]
     words += ["--no-skip-verify", "--lookup-max-hit-rate", "1.0", "--format", "json"]
     words += ["--l1-align-bytes", str(ALIGN_BYTES)] if direct else []
-    stored = 4 * asked.size_kib * 1024 * asked.in_flight * (asked.rounds + 1)
     with (
         tempfile.TemporaryDirectory(dir=folder, prefix="offstage-l2-") as place,
-        _adapter(name, Path(place), stored, direct) as spec,
+        _adapter(asked, name, Path(place), direct) as spec,
     ):
         said = _run(program, [*words, "--l2-adapter", json.dumps(spec)])
     return rates_of(said, asked.rounds * asked.in_flight, asked.size_kib, name)
@@ -123,7 +123,7 @@ def compare(found: L2Result) -> None:
                 medians[name][operation],
                 files[operation],
                 ratio,
-                aimed(ratio, ">=", AIM),
+                None if STATES[state] else aimed(ratio, ">=", AIM),
             )
             for name, one in over.items()
             for operation, ratio in one.items()
@@ -162,8 +162,10 @@ def _rates(found: Any, objects: int, size_kib: int, where: str) -> dict[str, flo
 
 
 @contextmanager
-def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict[str, object]]:
-    """LMCache's configuration of the adapter; a daemon ends with the block."""
+def _adapter(asked: L2Result, name: str, place: Path, direct: bool) -> Iterator[dict[str, object]]:
+    """LMCache's configuration of the adapter; a daemon ends with the block. It has sessions for a
+    lease of every object, all of which LMCache looks up before it loads the first."""
+    objects = asked.in_flight * (asked.rounds + 1)
     if name == "fs":
         yield {"type": name, "base_path": str(place / "files"), "use_odirect": direct}
         return
@@ -176,11 +178,15 @@ def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict
         "arena": {"size": "256MiB", "payload": "128KiB", "layers": 1},
         "storage": {
             "path": str(place / "store"),
-            "size": max(OBJECTS_MIN_BYTES, stored),
+            "size": max(OBJECTS_MIN_BYTES, 4 * asked.size_kib * 1024 * objects),
             "direct": direct,
         },
         "store": {"durable": False, "segment": "32MiB"},
-        "limits": {"sessions": 256, "context_tokens": 65536, "chunks": 1 << 17},
+        "limits": {
+            "sessions": max(SESSIONS_MIN, 2 * objects),
+            "context_tokens": 65536,
+            "chunks": 1 << 17,
+        },
     }
     with serve(sections, place) as tier:
         yield {

@@ -135,8 +135,9 @@ def test_the_log_says_when_a_hit_changes_nothing(
 def test_no_daemon_and_an_unknown_version_are_a_line_each(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If no daemon answers, vLLM starts without the tier and says so. An untried version is logged,
-    and an unknown setting is refused."""
+    """If no daemon answers yet, vLLM starts without the tier, says so, and goes on trying. Where
+    nothing says what KV is of it does not. An untried version is logged, and an unknown setting is
+    refused."""
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
     names = {
         "vllm": SimpleNamespace(__version__="9.9.9+cpu"),
@@ -147,14 +148,17 @@ def test_no_daemon_and_an_unknown_version_are_a_line_each(
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
     extra: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5, "choose": False}
     config = config_of("m", extra | {"weights_id": "w"})
-    assert _client_of(config, "layers") is None
-    untried, named, no_tier = (one.getMessage() for one in caplog.records)
+    early = _client_of(config, "layers")
+    assert early is not None and early.away
+    early.close()
+    untried, named, away, *_ = (one.getMessage() for one in caplog.records)
     assert "vLLM 9.9.9 was not tried" in untried and "called 'w'" in named
-    assert "no tier until the engine is started again" in no_tier and "\n" not in no_tier
+    assert "the tier is away" in away and "nothing listens there" in away and "\n" not in away
     caplog.clear()
     config = config_of("m", extra)
     assert _client_of(config, "layers") is None, "nothing says what KV is of"
-    assert 'set "weights_id"' in caplog.messages[-1] and "computes all KV" in caplog.messages[-1]
+    assert 'set "weights_id"' in caplog.messages[-1]
+    assert "no tier until the engine is started again" in caplog.messages[-1]
     extra["endpont"] = "tcp://x"
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         _client_of(config, "layers")

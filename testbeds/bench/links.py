@@ -44,7 +44,7 @@ from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["LINKS", "LinkFigures", "LinksResult", "bench_links", "rows_of"]
+__all__ = ["LINKS", "LinkFigures", "LinksResult", "bench_links", "line_rate", "rows_of"]
 
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4096
@@ -54,6 +54,7 @@ TIMEOUT_S = 600
 PATIENCE_NS = 120_000_000_000  # an emulated processor copies a few megabytes a second
 BANDWIDTH_MIN, LATENCY_MAX = 0.86, 1.3  # of nixl and verbs, at 64 KiB
 AIM_BYTES = 64 * KIB
+INFINIBAND = Path("/sys/class/infiniband")
 
 Say = Callable[[str], None]
 Times = Callable[[int, int], NDArray[np.uint64]]
@@ -71,7 +72,8 @@ LINKS: dict[str, tuple[str, dict[str, str]]] = {
 
 class LinkFigures(msgspec.Struct, frozen=True):
     """One link and block size: medians over the rounds of ours and of the floor. A ratio is that of
-    a turn, with its least and largest."""
+    a turn, with its least and largest. `line_bytes_per_s`: of the port of a NIC; None: the link is
+    none."""
 
     link: str
     block_bytes: int
@@ -84,6 +86,7 @@ class LinkFigures(msgspec.Struct, frozen=True):
     bandwidth_ratio: float
     bandwidth_ratio_range: tuple[float, float]
     fetch_ns: float
+    line_bytes_per_s: float | None = None
 
 
 class LinksResult(BenchResult, kw_only=True):
@@ -167,8 +170,15 @@ def rows_of(one: LinkFigures) -> list[Row]:
             one.bandwidth_ratio,
             aimed(one.bandwidth_ratio, ">=", BANDWIDTH_MIN) if held else None,
         ),
+        *_of_line(f"{name} {BATCH} together, of the NIC's line rate", one),
         Row(f"{name} a fetch of {BATCH}", "ns", one.fetch_ns),
     ]
+
+
+def _of_line(text: str, one: LinkFigures) -> Iterator[Row]:
+    if one.line_bytes_per_s is not None:
+        share = one.bytes_per_s / one.line_bytes_per_s
+        yield Row(text, "bytes/s", one.bytes_per_s, one.line_bytes_per_s, share)
 
 
 def _in_a_process(name: str, size: int, rounds: int, seed: int) -> LinkFigures:
@@ -194,7 +204,23 @@ def run_one() -> None:
         fetch = _staged(control, fabric, size, seed)
         with _ends(name, fabric, size, fetch) as (ours, floor):
             row = _row(name, ours, floor, fetch, size, rounds)
+        if name == "verbs":
+            adapter = verbs.prepare(verbs.Rdma())
+            line = line_rate(adapter.device, adapter.port)
+            row = msgspec.structs.replace(row, line_bytes_per_s=line)
     print(msgspec.json.encode(row).decode(), flush=True)
+
+
+def line_rate(device: str, port: int, devices: Path = INFINIBAND) -> float | None:
+    """Bytes/s that the port's link signals, as the kernel tells it (`100 Gb/sec (4X EDR)`, less
+    coding). None: the adapter is no device of a bus, as soft RoCE is none, or it tells no rate."""
+    folder = devices / device
+    try:
+        rate = (folder / f"ports/{port}/rate").read_text(encoding="ascii").partition(" Gb/sec")
+        gigabits = float(rate[0]) if rate[1] and (folder / "device").exists() else 0.0
+    except (OSError, ValueError):
+        return None
+    return gigabits * 1e9 / 8 if gigabits > 0 else None
 
 
 @contextmanager

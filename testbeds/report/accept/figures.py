@@ -168,6 +168,9 @@ def _links(found: LinksResult, file: str) -> Iterator[Seen]:
     for one in rows:
         source = f"{file}: {one.link}, {found.batch} reads of {one.block_bytes:,} B together"
         yield Seen("link_rate", one.bandwidth_ratio, source=source)
+        if one.line_bytes_per_s is not None:
+            source += " against the NIC's line rate"
+            yield Seen("link_rate", one.bytes_per_s / one.line_bytes_per_s, source=source)
     if not rows:
         yield Seen("link_rate", None, reason=f"no link at {found.aim_bytes:,} B")
 

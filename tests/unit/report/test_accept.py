@@ -13,6 +13,7 @@ from bench_results import RESULTS
 from offstage.bindings.errors import BadInput
 from offstage.bindings.stages import StageTimes
 from offstage.testbeds.bench.engines.result import Arm
+from offstage.testbeds.bench.links import line_rate, rows_of
 from offstage.testbeds.cli import run
 from offstage.testbeds.document import as_json
 from offstage.testbeds.lab.pod.spec import PodSpec
@@ -223,6 +224,31 @@ def test_figures_of_a_bench_are_its_documents(
     assert {one.name for one in seen} == {limit}
     assert min(one.value or 0.0 for one in seen) == pytest.approx(least(result))
     assert all(path.name in one.source for one in seen)
+
+
+def test_a_nic_is_judged_by_its_line_rate_too(tmp_path: Path) -> None:
+    """The kernel's word for the rate of a port counts where the adapter is a device of a bus: a
+    link that keeps up with its reference, and not with its line, is judged by the line."""
+    port = tmp_path / "mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
+    assert line_rate("mlx5_0", 1, tmp_path) is None, "a soft adapter has no line"
+    (tmp_path / "mlx5_0/device").mkdir()
+    assert line_rate("mlx5_0", 1, tmp_path) == 12.5e9
+    for none in ("", "0 Gb/sec\n", "fast\n"):
+        (port / "rate").write_text(none)
+        assert line_rate("mlx5_0", 1, tmp_path) is None
+    assert line_rate("mlx5_1", 1, tmp_path) is None
+    found = RESULTS["links"]
+    link = msgspec.structs.replace(
+        found.links[0], bandwidth_ratio=0.95, bytes_per_s=5e9, line_bytes_per_s=12.5e9
+    )
+    path = tmp_path / "links.json"
+    path.write_text(as_json(msgspec.structs.replace(found, links=[link]).document()))
+    [limit] = [one for one in judged(*of_bench(path)).limits if one.name == "link_rate"]
+    assert (limit.value, limit.verdict) == (0.4, "fail") and "NIC's line rate" in limit.source
+    [row] = [one for one in rows_of(link) if "line rate" in one.name]
+    assert (row.ours, row.reference, row.ratio) == (5e9, 12.5e9, 0.4)
 
 
 def test_a_drive_of_spdk_counts_too_and_other_benches_do_not(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from offstage.host.model.identity import Weights, digest_of, files_of, identity_
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
-# A lookup does not say when the load comes: it is prefetched for any time until its lease ends. With
-# an earlier deadline, what a busy drive has not begun by then would be dropped.
+# A lookup does not say when the load comes: it is prefetched for any time until its lease ends.
+# With an earlier deadline, what a busy drive has not begun by then would be dropped.
 LEASE_S = 30.0  # of objects found by a lookup, unless they are unlocked
 UNTOLD_LEASE_S = 10.0  # the same where LMCache does not unlock
 TOLD_MAX = 64  # models of which the log says that they are not kept

@@ -77,7 +77,7 @@ def test_kinds_of_requests_get_the_same_answers(python: Path, model: Path, tmp_p
             found = one.ask(prompt(0), prompt(1), **kind)
             assert found == wanted | {"reused": reused}, kind
         made = [each for each in one.ask([], decisions=1) if each["tokens"]]
-        assert {each["tokens"] for each in made} == {FULL} and len(made) >= 6
+        assert [each["tokens"] for each in made] == [FULL] * 4
 
 
 @pytest.mark.engine
@@ -104,7 +104,7 @@ def test_requests_that_are_left_or_preempted_lose_nothing(
         with engine(python, model, tmp_path, tier, more, **bounds) as second:
             assert second.ask(*prompts, tokens=120)["tokens"] == expected
             counts = second.ask(metrics=1)
-    assert counts["vllm:num_preemptions"] > 0 and counts["vllm:offstage_get_done"] > 0
+    assert counts["vllm:num_preemptions"] > 0 and counts["vllm:offstage_fetched_tokens"] > 0
 
 
 @pytest.mark.engine

@@ -58,7 +58,7 @@ def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     told: list[str] = []
     monkeypatch.setattr(
         "offstage.host.connectors.vllm.ObjectClient",
-        lambda where, *, model, layout: told.append(layout),
+        lambda where, *, model, layout, late: told.append(layout),
     )
 
     def layout(model: Path, **more: Any) -> str:

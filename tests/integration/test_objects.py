@@ -449,7 +449,7 @@ def test_a_client_that_begins_before_its_daemon(
         "endpoint": f"ipc://{tmp_path}/d",
         "tenant": TENANT,
         "runtime_dir": str(tmp_path / "run"),
-        "timeout_s": 0.5,
+        "timeout_s": 5.0,
     }
     place, data = Endpoint.of_engine(settings), bytes_of(1, 3 * PAYLOAD)
     target = np.zeros(data.size, np.uint8)
@@ -461,6 +461,7 @@ def test_a_client_that_begins_before_its_daemon(
             assert early.wait(early.get, [b"key"], [target]).states == (DONE,)
             assert np.array_equal(target, data)
             with pytest.raises(BadInput, match=r"tenant|secret"):
-                ObjectClient(Endpoint.of_engine(settings | {"tenant": "nobody"}), late=True)
+                other = settings | {"tenant": "nobody", "timeout_s": 60.0}
+                ObjectClient(Endpoint.of_engine(other), late=True)
     told = [one.getMessage() for one in caplog.records if "the tier is" in one.getMessage()]
     assert len(told) == 2 and "no daemon answers" in told[0] and "is back" in told[1]

@@ -36,6 +36,7 @@ class BareConfig:
     slot_count: int = 64
     layer_count: int = 2
     block_max: int = 1024
+    session_max: int = 8
     backend: str = "sim"
     path: str = ""
     store_size_bytes: int = 64 * MIB
@@ -196,7 +197,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     lba = 512
     filled: Any = ffi.new("struct ofs_device_config *")
     core, storage, store = filled.core, filled.storage, filled.store
-    core.seed, core.tenant_max, core.session_max = config.seed, 1, 8
+    core.seed, core.tenant_max, core.session_max = config.seed, 1, config.session_max
     core.chunk_max, core.session_chunk_max = 2 * config.block_max, config.block_max
     core.layer_count, core.slot_count = config.layer_count, config.slot_count
     core.block_size_bytes = config.payload_size_bytes + lba

@@ -3,8 +3,8 @@
 `QuantizedArrays` stands for another library's arrays. What lands or is written is dequantized and
 then put into the block, so that kernels and block tables are those of any other run: drive, arena
 and link hold fewer bytes, the HBM pool as many as ever. With torch the bytes go to the device as
-they are stored and are dequantized there; other libraries' are dequantized by numpy on the CPU. One
-thread.
+they are stored and are dequantized there; other libraries' are dequantized by numpy on the CPU.
+FP8 rows stay as they are, since kernels read them. One thread.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from offstage.host.arrays import Arrays, BlockMemory
 from offstage.host.arrays.numpy_arrays import HostMemory
 from offstage.host.arrays.staging import StagingRing
 from offstage.host.model.quantized import BlockQuantizer
+from offstage.host.model.quantized_rows import Quantizer, RowQuantizer
 
 __all__ = ["QuantizedArrays"]
 
@@ -86,15 +87,18 @@ class DeviceQuantizedMemory(QuantizedMemory):
 class QuantizedArrays:
     """`Arrays` of another library, whose memory takes quantized blocks."""
 
-    def __init__(self, plain: Arrays, quantizer: BlockQuantizer) -> None:
+    def __init__(self, plain: Arrays, quantizer: Quantizer) -> None:
         self._plain, self._quantizer = plain, quantizer
         self.name, self.device = plain.name, plain.device
         self.from_host, self.to_host = plain.from_host, plain.to_host
         self.paged, self.stamps, self.all_finite = plain.paged, plain.stamps, plain.all_finite
 
-    def memory(self, blocks: int, block_bytes: int, rows: int) -> QuantizedMemory:
-        plain, payload = self._plain.memory(blocks, block_bytes, 1), self._quantizer.payload_bytes
+    def memory(self, blocks: int, block_bytes: int, rows: int) -> BlockMemory:
+        quantizer, payload = self._quantizer, self._quantizer.payload_bytes
+        if isinstance(quantizer, RowQuantizer):
+            return self._plain.memory(blocks, payload, rows)
+        plain = self._plain.memory(blocks, block_bytes, 1)
         if self.name == "torch":
             stored = self._plain.memory(rows, payload, rows)
-            return DeviceQuantizedMemory(plain, stored, self._quantizer)
-        return QuantizedMemory(plain, HostMemory(rows, payload), self._quantizer)
+            return DeviceQuantizedMemory(plain, stored, quantizer)
+        return QuantizedMemory(plain, HostMemory(rows, payload), quantizer)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.host.model.entries import numbers_of, unpacked
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.values import ValueType, stored, widen
 
 __all__ = ["decode"]
 
@@ -32,20 +32,16 @@ def decode(
     sink_logits: npt.NDArray[np.float32] | None = None,
 ) -> Floats:
     """See `offstage.host.attention.Decode`."""
-    _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
-    used = storage[:, : geometry.block_bytes(layer)]
-    pool = stored(used, geometry.value_type).reshape(len(storage), *shape)
-    value_dim = geometry.value_dim(layer)
-    output = np.zeros((*queries.shape[:2], value_dim), np.float32)
+    _, kv_heads, _, head_dim = geometry.block_shape(layer)
+    pool = numbers_of(storage, geometry, layer)
+    output = np.zeros((*queries.shape[:2], geometry.value_dim(layer)), np.float32)
     for session, query in enumerate(queries):
         filled = token_counts[session] > 0
         if filled.any():
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
             tables = block_tables[session, filled], token_counts[session, filled]
             own = None if slots is None else slots[session, filled]
-            attended = _attend(
-                grouped, pool, *tables, own, geometry.value_type, value_dim, sink_logits
-            )
+            attended = _attend(grouped, pool, *tables, own, geometry, layer, sink_logits)
             output[session] = attended.reshape(output[session].shape)
     return output
 
@@ -56,14 +52,15 @@ def _attend(
     indices: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
     slots: npt.NDArray[np.int32] | None,
-    value_type: ValueType,
-    value_dim: int,
+    geometry: KvGeometry,
+    layer: int,
     sink_logits: Floats | None,
 ) -> Floats:
     """One session: float32 `[kv_heads, group, value_dim]` from its scaled query `[kv_heads, group,
-    head_dim]`, the pool `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, and entries of a
-    token or more, each of one where `slots` are given."""
-    _, planes, kv_heads, block_tokens, head_dim = pool.shape
+    head_dim]`, the pool as `numbers_of` gives it, and entries of a token or more, each of one where
+    `slots` are given."""
+    planes, kv_heads, block_tokens, head_dim = geometry.block_shape(layer)
+    value_dim = geometry.value_dim(layer)
     entry_tokens = block_tokens if slots is None else 1
     chunk = max(1, _CHUNK_BYTES // (4 * planes * kv_heads * entry_tokens * head_dim))
     top = np.full((kv_heads, scaled.shape[1], 1), -np.inf, np.float32)
@@ -77,10 +74,10 @@ def _attend(
         wide = np.empty((planes, kv_heads, len(taken), entry_tokens, head_dim), np.float32)
         if slots is None:
             for column, index in enumerate(taken):
-                widen(wide[:, :, column], pool[index], value_type)
+                unpacked(wide[:, :, column], pool[index], geometry, layer)
         else:
             tokens = pool[taken, :, :, slots[start : start + chunk]]
-            widen(wide[:, :, :, 0], tokens.transpose(1, 2, 0, 3), value_type)
+            unpacked(wide[:, :, :, 0], tokens.transpose(1, 2, 0, 3), geometry, layer)
         flat = wide.reshape(planes, kv_heads, -1, head_dim)
         keys, values = flat[0], flat[-1, :, :, :value_dim]
         logits = scaled @ keys.transpose(0, 2, 1)

@@ -6,8 +6,8 @@ It is slow. Every other kernel is compared with it.
 import numpy as np
 import numpy.typing as npt
 
+from offstage.host.model.entries import numbers_of, unpacked
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.values import stored, widen
 
 __all__ = ["decode"]
 
@@ -34,10 +34,10 @@ def decode(
         for index, begin, count in entries:
             if count == 0:
                 continue
-            row = storage[index, : geometry.block_bytes(layer)]
-            numbers = stored(row, geometry.value_type).reshape(shape)[:, :, begin : begin + count]
-            tokens = np.empty(numbers.shape, np.float64)
-            widen(tokens, numbers, geometry.value_type)
+            block = numbers_of(storage[index : index + 1], geometry, layer)[0]
+            numbers = block[:, :, begin : begin + count]
+            tokens = np.empty((*numbers.shape[:3], shape[3]), np.float64)
+            unpacked(tokens, numbers, geometry, layer)
             keys.append(tokens[0])
             values.append(tokens[-1, :, :, :value_dim])
         if not keys:

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.arrays.torch_arrays import to_device
+from offstage.host.arrays.torch_rows import unpack
+from offstage.host.model.entries import vectors_of
 from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["decode"]
@@ -72,18 +74,17 @@ def _gathered(
     geometry: KvGeometry,
     layer: int,
 ) -> Any:
-    """What the entries name, `[planes, batch, kv_heads, tokens, head_dim]` in the pool's type."""
+    """What the entries name, `[planes, batch, kv_heads, tokens, head_dim]` in the pool's type; of
+    FP8 rows their bytes."""
     import torch
 
-    device, value_type = storage.device, getattr(torch, geometry.value_type)
-    shape = geometry.block_shape(layer)
+    device = storage.device
+    value_type = torch.uint8 if geometry.scaled else getattr(torch, geometry.value_type)
     if slots is None:
         rows = storage.index_select(0, to_device(tables.reshape(-1), device))
-        paged = (
-            rows[:, : geometry.block_bytes(layer)].view(value_type).reshape(*tables.shape, *shape)
-        )
-        return paged.permute(2, 0, 3, 1, 4, 5).contiguous().flatten(3, 4)
-    used = storage[:, : geometry.block_bytes(layer)].unflatten(1, (*shape[:3], -1))
+        vectors = vectors_of(rows, geometry, layer).view(value_type).unflatten(0, tables.shape)
+        return vectors.permute(2, 0, 3, 1, 4, 5).contiguous().flatten(3, 4)
+    used = vectors_of(storage, geometry, layer)
     tokens = used[to_device(tables, device), :, :, to_device(slots, device)]
     return tokens.permute(2, 0, 3, 1, 4).contiguous().view(value_type)
 
@@ -99,9 +100,10 @@ def _attend(
     """`decode` over gathered tokens, for sessions that all have one in their first entry."""
     import torch
 
-    _, batch, kv_heads, tokens, head_dim = paged.shape
+    _, batch, kv_heads, tokens, _ = paged.shape
     device, entry_tokens = paged.device, tokens // counts.shape[1]
-    wide = paged.float()  # reordered while half as wide
+    row, head_dim = geometry.row(layer), queries.shape[2]
+    wide = paged.float() if row is None else unpack(row, paged)  # reordered while half as wide
     keys, values = wide[0], wide[-1, ..., : geometry.value_dim(layer)]
     grouped = queries.reshape(batch, kv_heads, -1, head_dim)
     logits = (grouped * head_dim**-0.5) @ keys.transpose(2, 3)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from offstage.host.arrays.torch_arrays import to_device
 from offstage.host.gpu import check_device
 from offstage.host.gpu.attention import attend
+from offstage.host.model.entries import vectors_of
 from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["decode"]
@@ -30,10 +31,13 @@ def decode(
     """See `offstage.host.attention.Decode`. Raises `BadInput` for a device it cannot run on."""
     import torch
 
-    check_device(str(storage.device), geometry.value_type)
-    shape = geometry.block_shape(layer)
-    used = storage[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
-    blocks = used.unflatten(1, shape)
+    check_device(str(storage.device), "float8" if geometry.scaled else geometry.value_type)
+    vectors = vectors_of(storage, geometry, layer)
+    row = geometry.row(layer)
+    if row is None:
+        blocks = vectors.view(getattr(torch, geometry.value_type))
+    else:
+        blocks = vectors[..., : row.values].view(torch.float8_e4m3fn)
     keys, values = blocks[:, 0], blocks[:, -1, ..., : geometry.value_dim(layer)]
     batch, width = token_counts.shape
     filled = token_counts > 0
@@ -44,6 +48,7 @@ def decode(
     tables, counts, *own = moved[batch:].view(len(given), batch, width)
     found = own[0] if own else None
     sinks = None if sink_logits is None else to_device(sink_logits, storage.device)
+    pool = queries, keys, values, tables, counts, moved[:batch]
     return attend(
-        queries, keys, values, tables, counts, moved[:batch], slots=found, sink_logits=sinks
+        *pool, slots=found, sink_logits=sinks, scale_values=row.scale_values if row else 0
     )

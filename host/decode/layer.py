@@ -42,7 +42,6 @@ from offstage.host.selection import SelectionRule, select
 
 __all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule"]
 
-UNKNOWN_END = 255
 ROOM_BLOCKS = 64
 """Headroom for growing sessions before a selection on a device is allocated again."""
 
@@ -156,10 +155,11 @@ class Decoder:
         layer: int,
         ordinals: NDArray[np.int32],
         record: AgentRecord,
+        hint: NDArray[np.uint16] | None = None,
     ) -> Coming:
-        """Start fetching these blocks for a later layer. Pass the result to `end_predicted` before
-        the layer's `begin`. Sends the tier no scores."""
-        member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
+        """Start fetching these blocks for a later layer, or of one that is not attended. Pass the
+        result to `end_predicted` before the layer's `begin`. `hint`: scores for the tier."""
+        member = self._member(session, token, layer, np.empty(0, np.float32), hint, ordinals)
         coming = Coming(layer, [member], early=True)
         if member.missing.size:
             self._send(coming, member, record)
@@ -200,7 +200,7 @@ class Decoder:
         self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
-                self._recompute(member.session, member.layer, member.failed, record)
+                self.recompute(member.session, member.layer, member.failed, record)
         members, read = self._read(coming)
         begun = self._mark()
         output = self._attend(members, read, coming.layer, record)
@@ -250,12 +250,15 @@ class Decoder:
     def _mark(self) -> Any:
         return self.clock.now_ns() if self._stamps is None else self._stamps.mark()
 
-    @staticmethod
-    def _stalled(coming: Coming, begin_ns: int, end_ns: int, record: AgentRecord) -> None:
+    def _is_index(self, layer: int) -> bool:
+        return self.pool.geometry.layers[layer].form == "index"
+
+    def _stalled(self, coming: Coming, begin_ns: int, end_ns: int, record: AgentRecord) -> None:
         record.timeline.add("stall", coming.layer, begin_ns, end_ns)
         for member in coming.members:
             if member.layer == coming.layer:  # entries beside it are of the same tokens
                 member.token.stall_ns += end_ns - begin_ns
+                member.token.index_stall_ns += (end_ns - begin_ns) * self._is_index(coming.layer)
 
     def _select(self, batch: Sequence[tuple[HostSession, Token]], layer: int) -> list[_Member]:
         """Select each session's blocks, with their indices in the pool."""
@@ -405,22 +408,12 @@ class Decoder:
                 record.timeline.add("fetch", member.layer, member.begun_ns, seen_ns)
             if timeout_ns is None:
                 coming.waits.append((max(seen_ns - result.stall_ns, due_ns), seen_ns))
-            self._account(result, member, record)
+            selected = 0 if member.hint is None else member.ordinals.size
+            index = self._is_index(member.layer)
+            record.account(member.token, result, selected, index=index)
             self._check(member, result, record)
         if ended:
             record.timeline.add("copy", coming.layer, seen_ns, self.clock.now_ns())
-
-    @staticmethod
-    def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:
-        token = member.token
-        token.selected += 0 if member.hint is None else member.ordinals.size
-        token.demands += result.ends.size
-        token.copy_ns += result.copy_ns
-        known = result.ends[result.ends != UNKNOWN_END]
-        token.ends += np.bincount(known, minlength=token.ends.size)
-        record.untold += result.ends.size - known.size
-        record.torn_reads += result.torn_count
-        record.retries += result.retry_count
 
     def _check(self, member: _Member, result: FetchResult, record: AgentRecord) -> None:
         """Check every fetched block against what prefill wrote, and note the failed ones."""
@@ -433,7 +426,7 @@ class Decoder:
         member.failed = demanded[~good]
         member.token.unreadable += corrupt + member.failed.size
 
-    def _recompute(
+    def recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
     ) -> None:
         """Recompute blocks that the tier has lost, use them, and put them again. If no member of a

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.arrays import Arrays, open_arrays
+from offstage.host.model.entries import packed, vectors_of
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.values import narrowed
 
 __all__ = ["HbmPool", "PoolFull", "SessionId"]
 
@@ -120,14 +120,10 @@ class HbmPool:
     ) -> None:
         """Put one token's K and V into slot `slots[i]` of block `indices[i]`, for all i: floats
         `[n, planes, kv_heads, head_dim]`, rounded to the pool's type, or numbers of that type."""
-        give, value_type = self.arrays.from_host, self.geometry.value_type
-        if values.itemsize != self.geometry.value_bytes:
-            values = narrowed(values.astype(np.float32), value_type)
-        content = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
-        planes, heads, _, width = self.geometry.block_shape(layer)
-        numbers = self.arrays.paged(give(content), (planes, heads, 1, width), value_type)
+        give = self.arrays.from_host
         where = give(indices.astype(np.int64)), give(slots.astype(np.int64))
-        self.blocks(layer)[where[0], :, :, where[1]] = numbers[:, :, :, 0]
+        vectors = vectors_of(self.memory.storage, self.geometry, layer)
+        vectors[where[0], :, :, where[1]] = give(packed(values, self.geometry, layer))
 
     def lookup(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
         """Pool index of each ordinal, -1 where it is not resident. Changes nothing.

@@ -67,10 +67,11 @@ def compute_context(
     entries needs several chunks; those that fill none are left to the source's `open_block`."""
     geometry = source.geometry
     layers = geometry.layer_count
+    attended = [n for n, one in enumerate(geometry.layers) if one.form != "index"]
     context = Context(
         list(identities),
         np.zeros((layers, len(identities)), np.uint64),
-        [make(selector_name, geometry, layer) for layer in range(layers)],
+        [make(selector_name, geometry, layer) for layer in attended],
     )
     for layer in range(layers):
         names = context.names_of(geometry, layer)
@@ -78,7 +79,7 @@ def compute_context(
             blocks = source.blocks(layer, first, names[first : first + BATCH_BLOCKS])
             chunks = geometry.chunks_of(layer, first + np.arange(len(blocks)))
             context.checksums[layer, chunks] = checksums(blocks)
-            if geometry.chunks_per_block(layer) == 1:  # entries are selected by no query of ours
+            if geometry.is_scored(layer):
                 context.selectors[layer].write(first, source.keys_of(blocks, layer))
             if write is not None:
                 write(layer, first, blocks)

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.fabric import FetchResult
 from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.bindings.ledger import Demands
 from offstage.host.decode.timeline import Timeline
 from offstage.host.request_record import RequestRecord
 
 __all__ = ["AgentRecord", "Token"]
+
+UNKNOWN_END = 255
+"""How a demand ended that failed: the device does not say."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,9 @@ class Token:
     demands: int = 0
     stall_ns: int = 0
     """Time in which the batch waited for missing blocks of any of its sessions."""
+    index_demands: int = 0
+    """Of the demands, those of index keys; `index_stall_ns`: of the stall, what they took."""
+    index_stall_ns: int = 0
     copy_ns: int = 0
     """One-sided reads of this session's blocks, with their checks."""
     put_ns: int = 0
@@ -75,6 +82,19 @@ class AgentRecord:
     passed_over: int = 0
     """How often a session was passed over for a later one that shares more."""
     timeline: Timeline = field(default_factory=Timeline)
+
+    def account(self, token: Token, result: FetchResult, selected: int, *, index: bool) -> None:
+        """Count what a fetch of a token gave. `index`: of index keys, which are not selected."""
+        demands = result.ends.size
+        token.selected += 0 if index else selected
+        token.demands += demands
+        token.index_demands += demands if index else 0
+        token.copy_ns += result.copy_ns
+        known = result.ends[result.ends != UNKNOWN_END]
+        token.ends += np.bincount(known, minlength=token.ends.size)
+        self.untold += demands - known.size
+        self.torn_reads += result.torn_count
+        self.retries += result.retry_count
 
     def stall_ms(self) -> NDArray[np.float64]:
         """Stall per token in milliseconds, `[tokens]`."""

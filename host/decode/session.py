@@ -49,7 +49,8 @@ class Context:
     """The full blocks of one chain of chunks, as prefill computed them.
 
     `identities` [chunks] 128-bit; `checksums` uint64 `[layers, chunks]`, XXH3-64 of each block's
-    payload; one selector per layer that has seen their keys.
+    payload; one selector per layer that has seen their keys, but of the layers of index keys, which
+    are the last.
     """
 
     identities: list[int]

@@ -84,7 +84,7 @@ class TailBlock:
         geometry = self._decoder.pool.geometry
         slot = (geometry.entries(layer, session.length_tokens) - 1) % geometry.block_tokens
         values = self._values(layer, slot)
-        if geometry.chunks_per_block(layer) == 1:
+        if geometry.is_scored(layer):
             session.context.selectors[layer].append(self._ordinals[layer], values[0, :, None])
         return NewToken(self._indices[layer], slot, values)
 

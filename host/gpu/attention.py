@@ -10,7 +10,8 @@ combines what they found, weighted by their sums (arXiv:2311.01282).
 
 A latent (MLA) is stored once: its first `value_dim` numbers are the value, all of them the key, and
 it is read once. Keys and values stored in 8 bits have one scale each, by which a stored number is
-multiplied. A query whose numbers are beyond half precision is halved until they are inside, and its
+multiplied, or are FP8 rows with scales of their own, which become bfloat16. A query whose numbers
+are beyond half precision is halved until they are inside, and its
 logits are doubled as often. A head's sink logit counts in the first split as a token that has been
 read and has no value. What a table does not name, and tokens beyond a block's count, are
 never read.
@@ -54,6 +55,7 @@ def attend(
     scale: float | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    scale_values: int = 0,
     tiling: Tiling | None = None,
 ) -> Any:
     """float32 `[batch, q_heads, value_dim]`, zeros for a session without tokens.
@@ -64,13 +66,15 @@ def attend(
     lengths: int32 `[batch]`, how many entries count; slots: None, or int32 `[batch, width]`: an
     entry is the one token at this slot of its block, its count 0 or 1. sink_logits: None, or
     float32 `[q_heads]`, in the softmax's sum alone. `scale`: of q.k, head_dim
-    ** -0.5 unless given. All on one device; nothing here waits for it."""
+    ** -0.5 unless given. scale_values: 0, or of FP8 rows (`model/rows.py`) how many values share a
+    scale; keys and values are views of a row's values. All on one device; nothing waits for it."""
     import torch
     import triton
 
     (batch, q_heads, head_dim), value_dim = queries.shape, values.shape[3]
     tiling = tiling or tiling_of(head_dim, keys.element_size())
     known = _known(queries, keys, values, tiling, slots is None, sink_logits is not None)
+    known |= _known_of_rows(scale_values) if scale_values else {}
     head_tiles = keys.shape[1] * triton.cdiv(known["GROUP"], known["HEADS"])
     splits = tiling.splits or _splits(
         batch * head_tiles, tables.shape[1] * known["ENTRY_TOKENS"], tiling, keys.device
@@ -80,7 +84,7 @@ def attend(
     parts = output if splits == 1 else torch.empty((batch, q_heads, splits, value_dim), **new)
     sums = output if splits == 1 else torch.empty((batch, q_heads, splits), **new)
     parts_of = _share, _begin, _find_heads, _read_query, _find_tokens, _read_rows, _weigh, _store
-    kernel = compiled(_attend, *parts_of)
+    kernel = compiled(_attend, *parts_of, _read_rest)
     kernel[head_tiles, splits, batch](
         queries,
         keys,
@@ -133,11 +137,20 @@ def _known(
         "TILE": tiling.tokens,
         "MAIN": max(16, triton.next_power_of_2(value_dim)),
         "REST": rest,
+        "SCALE_VALUES": 0,
         "LATENT": values.data_ptr() == keys.data_ptr(),
         "ROUNDED": rounded,
         "HELD": held,
         "PRECISION": "ieee" if keys.dtype == torch.float32 else "tf32",
     }
+
+
+def _known_of_rows(scale_values: int) -> dict[str, Any]:
+    """What is other than `_known` says where vectors are FP8 rows: they become bfloat16."""
+    import torch
+
+    rounded, held = product_type(torch.bfloat16)
+    return {"SCALE_VALUES": scale_values, "ROUNDED": rounded, "HELD": held}
 
 
 def tiling_of(head_dim: int, element_bytes: int, splits: int = 0) -> Tiling:
@@ -193,6 +206,7 @@ def _attend(
     MAIN: constexpr,
     REST: constexpr,
     LATENT: constexpr,
+    SCALE_VALUES: constexpr,
     SPLITS: constexpr,
     ROUNDED: constexpr,
     HELD: constexpr,
@@ -214,18 +228,17 @@ def _attend(
             tables, counts, slots, session * width, tile, used, ENTRY_TOKENS, SLOTS, TILE
         )
         row = keys + kv_head * key_head + block * key_block + token * key_token
-        key = _read_rows(row, there, main, VALUE_DIM, ROUNDED, HELD)
+        key = _read_rows(row, there, main, VALUE_DIM, SCALE_VALUES, ROUNDED, HELD)
         logits = tl.dot(q_main, tl.trans(key), input_precision=PRECISION)
         if REST:
-            more = tl.trans(_read_rows(row, there, rest, HEAD_DIM, ROUNDED, HELD))
-            logits = tl.dot(q_rest, more, logits, input_precision=PRECISION)
+            more = _read_rest(row, there, rest, VALUE_DIM, HEAD_DIM, SCALE_VALUES, ROUNDED, HELD)
+            logits = tl.dot(q_rest, tl.trans(more), logits, input_precision=PRECISION)
         logits = tl.where(there[None, :], logits * (unit * scale), float("-inf"))
-        weights, keep, top, total = _weigh(logits, top, total)
+        weights, keep, top, total = _weigh(logits, top, total, ROUNDED, HELD)
         value = key
         if not LATENT:
             row = values + kv_head * value_head + block * value_block + token * value_token
-            value = _read_rows(row, there, main, VALUE_DIM, ROUNDED, HELD)
-        weights = weights.to(ROUNDED).to(HELD)
+            value = _read_rows(row, there, main, VALUE_DIM, SCALE_VALUES, ROUNDED, HELD)
         output = tl.dot(weights, value, output * keep[:, None], input_precision=PRECISION)
     place = ((session * Q_HEADS + head) * SPLITS + split).to(tl.int64)
     _store(parts, sums, place, main, of_heads, output, value_scale, top, total, VALUE_DIM, SPLITS)
@@ -303,19 +316,52 @@ def _find_tokens(
     return there, tl.load(tables + entry, listed, other=0).to(tl.int64), token
 
 
-def _read_rows(row, there, column, COLUMNS: constexpr, ROUNDED: constexpr, HELD: constexpr) -> Any:
-    """Stored numbers, in the type that they are multiplied in."""
+def _read_rows(
+    row,
+    there,
+    column,
+    COLUMNS: constexpr,
+    SCALE_VALUES: constexpr,
+    ROUNDED: constexpr,
+    HELD: constexpr,
+) -> Any:
+    """Stored numbers, times the scales behind them, in the type that they are multiplied in."""
     wanted = there[:, None] & (column < COLUMNS)[None, :]
-    return tl.load(row[:, None] + column[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
+    found = tl.load(row[:, None] + column[None, :], wanted, other=0.0)
+    if SCALE_VALUES:
+        scales = (row + COLUMNS).to(tl.pointer_type(tl.float32))
+        each = tl.load(scales[:, None] + (column // SCALE_VALUES)[None, :], wanted, other=0.0)
+        found = found.to(tl.float16).to(tl.float32) * each
+    return found.to(ROUNDED).to(HELD)
 
 
-def _weigh(logits, top, total) -> Any:
+def _read_rest(
+    row,
+    there,
+    column,
+    VALUE_DIM: constexpr,
+    HEAD_DIM: constexpr,
+    SCALE_VALUES: constexpr,
+    ROUNDED: constexpr,
+    HELD: constexpr,
+) -> Any:
+    """A latent's numbers behind its value; of a row its rotary values, behind the scales."""
+    if SCALE_VALUES:
+        scales: constexpr = (VALUE_DIM + SCALE_VALUES - 1) // SCALE_VALUES
+        behind = (row + VALUE_DIM + 4 * scales).to(tl.pointer_type(tl.bfloat16))
+        return _read_rows(behind, there, column - VALUE_DIM, HEAD_DIM - VALUE_DIM, 0, ROUNDED, HELD)
+    else:
+        return _read_rows(row, there, column, HEAD_DIM, 0, ROUNDED, HELD)
+
+
+def _weigh(logits, top, total, ROUNDED: constexpr, HELD: constexpr) -> Any:
     """Weights of a tile's tokens, what is kept of all before, the greatest logit and the sum."""
     raised = tl.maximum(top, tl.max(logits, axis=1))
     level = tl.where(raised == float("-inf"), 0.0, raised)
     weights = tl.exp2(logits - level[:, None])
     keep = tl.exp2(top - level)
-    return weights, keep, raised, total * keep + tl.sum(weights, axis=1)
+    total = total * keep + tl.sum(weights, axis=1)
+    return weights.to(ROUNDED).to(HELD), keep, raised, total
 
 
 def _store(

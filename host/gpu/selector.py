@@ -37,8 +37,10 @@ class Summaries:
         import torch
 
         _, kv_heads, self.block_tokens, head_dim = geometry.block_shape(layer)
-        self.key_type, self.q_heads = getattr(torch, geometry.value_type), geometry.q_heads
-        # The type of the keys holds their bounds exactly; means are no key's value.
+        self.q_heads = geometry.q_heads
+        # The type of the keys holds their bounds exactly, of FP8 rows the products with a scale;
+        # means are no key's value.
+        self.key_type = torch.float32 if geometry.scaled else getattr(torch, geometry.value_type)
         own = {"quest8": torch.int8, "mean_key": torch.float32}
         self.table = Table.new(
             _ROWS_MIN, _PLANES[kind], kv_heads, head_dim, own.get(kind, self.key_type), device

@@ -3,8 +3,9 @@
 A `KvGeometry` is a tuple of layers, because layers differ: a DeepSeek-V4 model alternates two
 kinds that compress the sequence by 4 and by 128. What they keep in the same way is one cache group
 (`groups.py`), and every sum of bytes is over groups. A *block* is `block_tokens` tokens of one
-layer, all its KV heads. Index keys are counted, but belong to no block: every selection reads
-all of them, so they stay in the HBM pool's memory with the weights.
+layer, all its KV heads. Index keys are counted, but belong to no block of their layer: every
+selection reads all of them, so they stay in the HBM pool's memory with the weights, unless blocks
+of their own hold them (`index_blocks.py`).
 
 In a tier all blocks have one size. A layer that compresses is two layers there (`in_tier`), its
 window and its entries, and a block of either holds as many entries: one of compressed entries
@@ -23,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
+from offstage.host.model.formats import entry_bytes
 from offstage.host.model.groups import CacheGroup, groups_of
 from offstage.host.model.layer_kv import KvForm, LayerKv
+from offstage.host.model.rows import Row, row_of
 from offstage.host.model.values import WIDTHS, ValueType
 
 __all__ = ["KvForm", "KvGeometry", "LayerKv"]
@@ -34,9 +37,10 @@ __all__ = ["KvForm", "KvGeometry", "LayerKv"]
 class KvGeometry:
     """A model's KV cache, its numbers stored as `value_type`; `source` says where the sizes are
     published; `context_tokens`: the longest session that the model takes, 0 where none is stated.
-    Raises `BadInput` when a number is out of range, when `block_tokens` is not a multiple of each
-    layer's `tokens_per_entry`, or when a layer reuses the selection of a layer that comes later or
-    that does not select."""
+    `scaled`: entries and index keys are FP8 rows of these numbers (`rows.py`). Raises `BadInput`
+    when a number is out of range, when `block_tokens` is not a multiple of each layer's
+    `tokens_per_entry`, when a layer reuses the selection of a layer that comes later or that does
+    not select, or when a layer cannot be FP8 rows."""
 
     name: str
     q_heads: int
@@ -45,6 +49,7 @@ class KvGeometry:
     value_type: ValueType = "float16"
     source: str = ""
     context_tokens: int = 0
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -53,6 +58,8 @@ class KvGeometry:
             raise self._bad("q_heads and block_tokens must be at least 1", "correct the number")
         for number, layer in enumerate(self.layers):
             self._check_layer(number, layer)
+            if self.scaled and layer.has_entries:
+                row_of(layer, number, self._where)
 
     def _check_layer(self, number: int, layer: LayerKv) -> None:
         layer.check(number, self._where)
@@ -89,21 +96,38 @@ class KvGeometry:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one number of K or V."""
+        """Bytes of one number of K or V, where it is not in FP8 rows."""
         return WIDTHS[self.value_type]
 
     @property
     def layer_count(self) -> int:
-        """Layers of the model."""
+        """Layers of the model, and those of index keys in the tier."""
         return len(self.layers)
 
     def entry_bytes(self, layer: int) -> int:
         """Bytes of one entry of `layer`, without its index key."""
-        return self.layers[layer].entry_values * self.value_bytes
+        form = self.layers[layer]
+        return form.planes * form.kv_heads * self.vector_bytes(layer)
+
+    def row(self, layer: int) -> Row | None:
+        """How a vector of `layer` lies in FP8 with its scales; None where it is numbers."""
+        return row_of(self.layers[layer], layer, self._where) if self.scaled else None
+
+    def vector_bytes(self, layer: int) -> int:
+        """Bytes of K or of V of one head and entry, or of a latent, as they are stored."""
+        row = self.row(layer)
+        return self.layers[layer].head_dim * self.value_bytes if row is None else row.size_bytes
 
     def index_entry_bytes(self, layer: int) -> int:
         """Bytes of the index key of one entry of `layer`; 0 where it has no indexer."""
-        return self.layers[layer].index_dim * self.value_bytes
+        keys = groups_of([self.layers[layer]])
+        return sum(self._stored(one) for one in keys if one.kind == "indexer")
+
+    def _stored(self, group: CacheGroup) -> int:
+        """Bytes of one entry of a group's layer."""
+        if self.scaled:
+            return math.ceil(entry_bytes(group, "fp8").high)
+        return group.values * self.value_bytes
 
     def bytes_per_token(self) -> int:
         """Bytes by which a long session grows with each token: entries and index keys of all
@@ -111,7 +135,7 @@ class KvGeometry:
         counts as one."""
         return math.ceil(
             sum(
-                Fraction(one.layer_count * one.values * self.value_bytes, one.tokens_per_entry)
+                Fraction(one.layer_count * self._stored(one), one.tokens_per_entry)
                 for one in self.groups
                 if one.grows
             )
@@ -139,7 +163,7 @@ class KvGeometry:
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """By layer of the model, the layers that its attention reads: one, or a window and the
-        entries beside it."""
+        entries beside it. Behind them, each layer of index keys."""
         found: list[tuple[int, ...]] = []
         for number, layer in enumerate(self.layers):
             if layer.form == "entries":
@@ -176,8 +200,8 @@ class KvGeometry:
     def session_bytes(self, tokens: int) -> int:
         """Bytes of one session of `tokens` tokens: entries (a begun one counts whole), index keys
         and windows of every layer, and states."""
-        entries = sum(one.layer_count * one.entries(tokens) * one.values for one in self.groups)
-        return entries * self.value_bytes + self.state_bytes
+        held = (one.layer_count * one.entries(tokens) * self._stored(one) for one in self.groups)
+        return sum(held) + self.state_bytes
 
     def resident_bytes(self, tokens: int) -> int:
         """Of `session_bytes`, what every step reads whole: it cannot wait in a tier."""
@@ -203,7 +227,7 @@ class KvGeometry:
         Raises `BadInput` for a layer that compresses beside its window: a tier holds the two
         apart, `in_tier`."""
         form = self.layers[layer]
-        if form.form not in ("gqa", "mla", "window", "entries"):
+        if form.form not in ("gqa", "mla", "window", "entries", "index"):
             raise self._bad(
                 f"layer {layer} stores {form.form} entries of {form.tokens_per_entry} tokens",
                 "decode a geometry whose layers are gqa, mla or window, such as 'demo'",
@@ -217,7 +241,12 @@ class KvGeometry:
     def is_read_whole(self, layer: int) -> bool:
         """Whether a step reads all that the tier holds of `layer` for it, and selects nothing."""
         form = self.layers[layer]
-        return form.form == "window" or (form.form == "entries" and not form.top_k)
+        return form.form in ("window", "index") or (form.form == "entries" and not form.top_k)
+
+    def is_scored(self, layer: int) -> bool:
+        """Whether queries score the blocks of `layer` by summaries of their keys: of compressed
+        entries and of index keys none does."""
+        return self.layers[layer].form not in ("entries", "index")
 
     def first_token(self, layer: int, tokens: int) -> int:
         """The first token that `layer` reads for the last of `tokens` tokens."""
@@ -230,8 +259,9 @@ class KvGeometry:
     def blocks_read(self, tokens: int) -> int:
         """Blocks of all layers that hold what attention can read for the last of `tokens`."""
         return sum(
-            self.block_count(tokens, one) - self.first_block(one, tokens)
-            for one in range(self.layer_count)
+            self.block_count(tokens, number) - self.first_block(number, tokens)
+            for number, layer in enumerate(self.layers)
+            if layer.has_entries
         )
 
     def value_dim(self, layer: int = 0) -> int:

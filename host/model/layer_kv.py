@@ -13,7 +13,7 @@ from offstage.bindings.errors import BadInput
 
 __all__ = ["UNPUBLISHED", "KvForm", "LayerKv", "Layout"]
 
-KvForm = Literal["gqa", "mla", "csa", "hca", "window", "entries", "state", "none"]
+KvForm = Literal["gqa", "mla", "csa", "hca", "window", "entries", "state", "index", "none"]
 Layout = Literal["heads", "latent", "compressed"]
 """Of an entry: K and V of each KV head; a latent of MLA; an entry of DeepSeek-V4."""
 UNPUBLISHED = -1
@@ -31,7 +31,8 @@ class LayerKv:
     attention: one latent per `tokens_per_entry` tokens, and a window of uncompressed ones),
     `window` (entries of the last `window_tokens` tokens and no others), `entries` (of a `csa` or
     `hca` the compressed ones alone: its window is the layer before), `state` (a recurrent state and
-    no entries), `none` (an MLP alone).
+    no entries), `index` (no layer of the model, but the keys of some layers' indexers, one in the
+    place of each KV head: `index_blocks.py`), `none` (an MLP alone).
     head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
     value_dim: of a latent: how many of those, from the front, are read as its value; 0: all. A
     `window` that has one stores latents.

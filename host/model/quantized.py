@@ -42,8 +42,9 @@ Floats = npt.NDArray[np.float32]
 
 
 def head_bytes(geometry: KvGeometry, kind: HeadType, layer: int = 0) -> int:
-    """Bytes of K and V of one head of a block, scales included."""
-    return sum(_plane_bytes(geometry, kind, layer, plane) for plane in range(2))
+    """Bytes of K and V, or of the latent, of one head of a block, scales included."""
+    planes = range(geometry.layers[layer].planes)
+    return sum(_plane_bytes(geometry, kind, layer, plane) for plane in planes)
 
 
 def _plane_bytes(geometry: KvGeometry, kind: HeadType, layer: int, plane: int) -> int:
@@ -84,7 +85,8 @@ class BlockQuantizer:
                 raise BadInput(
                     f"layer {layer} has {planes} x {width} numbers a token",
                     "--kv-dtype",
-                    "use a model with K and V apart and an even head_dim, or --kv-dtype model",
+                    "use a model with K and V apart and an even head_dim, or --kv-dtype fp8, "
+                    "whose rows hold latents too",
                 )
             if self.block_bytes(layer) > self.payload_bytes:
                 raise BadInput(
@@ -114,6 +116,9 @@ class BlockQuantizer:
                 found[:, at : at + written.shape[1]] = written
                 at += written.shape[1]
         return found
+
+    filled = quantize
+    """Blocks that decoding has filled in the model's own numbers, the same way."""
 
     def dequantize(self, blocks: Bytes) -> Bytes:
         """The model's own numbers of quantized blocks of any layers of one shape, `[n, bytes]`."""

@@ -9,7 +9,7 @@ finds there is brought back, by the two halves of the layer's `kv_b_proj` (the a
 model at a time in a process, one thread.
 
 A layer of DeepSeek sparse attention reads the tokens that an indexer selects. That is the model's
-own module: it scores all of its keys, which the cache therefore keeps, and the library passes what
+own module: it scores all of its keys, which the cache therefore gives, and the library passes what
 it selected to the attention function, in a layer that shares a selection (IndexShare) an earlier
 layer's. DeepSeek-V4's modules compress, and select among, entries; what they keep is a session's
 (`compressed`), and attention gets the entry that the token has completed.
@@ -71,13 +71,15 @@ Step = Callable[[int, int], Any]
 
 class _Newest:
     """The model's cache object: `tokens` long, but with only the newest token's K and V; of index
-    keys, `[1, tokens, dim]` by layer, it has all. `layers`: by number, what compressors call."""
+    keys it gives all. `layers`: by number, what compressors call."""
 
     is_compileable = False
 
-    def __init__(self, index_keys: Mapping[int, Any], layers: Mapping[int, SessionLayer]) -> None:
+    def __init__(
+        self, index_keys: Callable[[int, Any], Any] | None, layers: Mapping[int, SessionLayer]
+    ) -> None:
         self.tokens = 0
-        self.index_keys = dict(index_keys)
+        self._index_keys = index_keys
         self.layers = dict(layers)
         self.given: tuple[Any, Any] = None, None
         """What the layer that runs has handed over, `[1, heads, 1, dim]` each."""
@@ -87,10 +89,8 @@ class _Newest:
         return keys, values
 
     def update_indexer(self, keys: Any, layer: int) -> Any:
-        import torch
-
-        self.index_keys[layer] = torch.cat([self.index_keys[layer], keys], dim=1)
-        return self.index_keys[layer]
+        assert self._index_keys is not None, "a model with indexers"
+        return self._index_keys(layer, keys)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.tokens
@@ -179,16 +179,17 @@ def installed(
     model: Any,
     attention: LayerAttention,
     foresight: Foresight | None = None,
-    index_keys: Mapping[int, Any] | None = None,
+    index_keys: Callable[[int, Any], Any] | None = None,
     layers: Mapping[int, SessionLayer] | None = None,
 ) -> Iterator[Step]:
-    """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: the
-    context's, `[1, tokens, dim]` of each layer with an indexer. `layers`: what compressors go on
-    with, by layer, of a model that has them; index keys are then in it."""
+    """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: all
+    keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's; of a model with some.
+    `layers`: what compressors go on with, by layer, of a model that has them; its index keys are in
+    it, and `index_keys` is None."""
     import torch
     from transformers import AttentionInterface
 
-    newest = _Newest(index_keys or {}, layers or {})
+    newest = _Newest(index_keys, layers or {})
     picked, hooks = _picks(model)
 
     def attend(
@@ -216,9 +217,8 @@ def installed(
     def step(token: int, position: int) -> Any:
         newest.tokens, device = position, model.device
         mask = None
-        if (
-            index_keys and not layers
-        ):  # an indexer wants one, and the library makes none for attention of ours
+        # An indexer wants one, and the library makes none for attention of ours.
+        if index_keys is not None:
             mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
         with torch.inference_mode():
             found = model(

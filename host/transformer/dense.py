@@ -218,16 +218,20 @@ class DenseKv:
         self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
     ) -> NDArray[np.uint8]:
         """Full blocks of the context at any ordinals, uint8 `[blocks, block_bytes]`."""
+        self.check_has(layer, ordinals, self.geometry.chunks_per_block(layer))
         size = self.geometry.block_tokens
-        if ordinals.max(initial=-1) * size >= self.geometry.entries(layer, self._length):
+        found = [self._bytes(layer, slice(one * size, (one + 1) * size), 1) for one in ordinals]
+        return np.concatenate(found)
+
+    def check_has(self, layer: int, ordinals: NDArray[np.integer], span: int = 1) -> None:
+        """Raises RunFailed for a block behind the context. `span`: chunks that one spans."""
+        if ordinals.max(initial=-1) * self.geometry.block_tokens >= self._length // span:
             raise RunFailed(
                 f"the tier lost block {int(ordinals.max())} of layer {layer}, which decode had "
                 "written",
                 "host run",
                 "see the daemon's log; run again",
             )
-        found = [self._bytes(layer, slice(one * size, (one + 1) * size), 1) for one in ordinals]
-        return np.concatenate(found)
 
     def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[np.float32]:
         """The keys inside blocks, float32 `[blocks, kv_heads, block_tokens, head_dim]`."""

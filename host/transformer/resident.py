@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from offstage.host.arrays import Arrays
 from offstage.host.attention import kernel
 from offstage.host.decode.attended import Attended, of_tokens, readable, slots_of, together
+from offstage.host.model.entries import packed, vectors_of
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.quantized import BlockQuantizer
+from offstage.host.model.quantized_rows import Quantizer
+from offstage.host.transformer.index_keys import NewKeys, keys_in
 
 __all__ = ["ResidentAttention"]
 
@@ -37,16 +39,17 @@ class ResidentAttention:
         geometry: KvGeometry,
         content: Callable[[int], NDArray[np.uint8]],
         tokens_max: int,
-        quantizer: BlockQuantizer | None = None,
+        quantizer: Quantizer | None = None,
         sink_logits: Mapping[int, NDArray[np.float32]] | None = None,
         begun: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> None:
         self._quantizer, self._sinks = quantizer, sink_logits or {}
         self._arrays, self._geometry, self._kernel = arrays, geometry, kernel(kernel_name)
         self._memories, self._rooms = [], []
+        size = max(map(geometry.block_bytes, range(geometry.layer_count)))
         for parts in geometry.parts:
             rooms = [geometry.block_count(tokens_max, part) for part in parts]
-            memory = arrays.memory(sum(rooms), geometry.block_bytes(parts[0]), 1)
+            memory = arrays.memory(sum(rooms), size, 1)
             for part, base in zip(parts, (0, rooms[0]), strict=False):
                 blocks = content(part)
                 memory.write(np.arange(base, base + len(blocks), dtype=np.int32), blocks)
@@ -59,6 +62,7 @@ class ResidentAttention:
                     memory.write(np.array([base + len(blocks)], np.int32), begun(part))
             self._memories.append(memory)
             self._rooms.append(rooms[0])
+        self._new_keys = NewKeys(geometry)
 
     def begin_token(self) -> None:
         """One more token; its layers follow."""
@@ -77,11 +81,11 @@ class ResidentAttention:
 
         geometry, storage = self._geometry, self._memories[layer].storage
         base, (layer, *entries) = self._rooms[layer], geometry.parts[layer]
-        self._write(storage, 0, layer, entry)
+        self._write(storage, 0, layer, entry.float().cpu().numpy())
         read = self._read(layer, None if entries else tokens)
         if entries:
             if closed.shape[2]:
-                self._write(storage, base, entries[0], closed[:, :, 0])
+                self._write(storage, base, entries[0], closed[:, :, 0].float().cpu().numpy())
             read = together(read, self._read(entries[0], tokens), base)
         given = read.entries[None].astype(np.int32), read.counts[None]
         queries = self._arrays.from_host(query.float().cpu().numpy()[None])
@@ -91,13 +95,13 @@ class ResidentAttention:
             found = torch.from_numpy(found)
         return found.to(query.device)
 
-    def _write(self, storage: Any, base: int, layer: int, entry: Any) -> None:
+    def _write(self, storage: Any, base: int, layer: int, entry: NDArray[np.float32]) -> None:
         """Put a layer's newest entry into its place, of blocks that begin at `base`."""
         geometry = self._geometry
         newest = geometry.entries(layer, self._tokens) - 1
         block, slot = divmod(newest, geometry.block_tokens)
-        paged = self._arrays.paged(storage, geometry.block_shape(layer), geometry.value_type)
-        paged[base + block, :, :, slot] = self._arrays.from_host(entry.float().cpu().numpy())
+        vector = self._arrays.from_host(packed(entry, geometry, layer))
+        vectors_of(storage, geometry, layer)[base + block, :, :, slot] = vector
 
     def _read(self, layer: int, tokens: NDArray[np.int32] | None) -> Attended:
         """What a layer reads; its blocks are counted from the session's first."""
@@ -110,6 +114,14 @@ class ResidentAttention:
         first = geometry.first_block(layer, self._tokens)
         return replace(found, entries=first + found.entries)
 
+    def index_keys(self, layer: int, key: Any) -> Any:
+        """All keys of a layer's indexer, `[1, tokens, dim]`, with the newest token's `key`."""
+        number, _ = place = self._new_keys.places[layer]
+        geometry, storage = self._geometry, self._memories[number].storage
+        self._write(storage, 0, number, self._new_keys.add(layer, key))
+        blocks = np.arange(geometry.block_count(self._tokens), dtype=np.int32)
+        return keys_in(storage, blocks, geometry, place)[:, : self._tokens].to(key)
+
     def end_token(self) -> None:
         """All layers have run."""
         last, slots = divmod(self._tokens, self._geometry.block_tokens)
@@ -117,7 +129,7 @@ class ResidentAttention:
             return
         where = np.array([last - 1], np.int32)
         for layer, memory in enumerate(self._memories):
-            memory.write(where, self._quantizer.quantize(layer, memory.read(where)))
+            memory.write(where, self._quantizer.filled(layer, memory.read(where)))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -17,14 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.host.decode.certain import whole
 from offstage.host.decode.layer import Coming, Decoder
 from offstage.host.decode.predicted import Predicted, as_guesses
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.host.decode.session import Context, HostSession
 from offstage.host.decode.tail_block import TailBlock, write_tokens
 from offstage.host.link.tier_sessions import Sessions, append_chunks
-from offstage.host.model.quantized import BlockQuantizer
+from offstage.host.model.quantized_rows import Quantizer
 from offstage.host.selection import ScoreQuantizer
+from offstage.host.transformer.index_keys import NewKeys, keys_in
 
 __all__ = ["Ahead", "TieredAttention"]
 
@@ -46,7 +48,7 @@ class _Tail(TailBlock):
     """The tail block, filled with the model's K and V."""
 
     given: NDArray[np.float32]
-    quantizer: BlockQuantizer | None = None
+    quantizer: Quantizer | None = None
 
     def _open(self, ordinal: int) -> None:
         pass  # no tokens are known in advance
@@ -57,13 +59,14 @@ class _Tail(TailBlock):
     def _full(self, session: HostSession, layer: int, block: NDArray[Any]) -> NDArray[np.uint8]:
         """Coded; attention and selector read from now on what a later fetch would bring."""
         if self.quantizer is None:
-            return block
-        quantized = self.quantizer.quantize(layer, block)
+            room = self._decoder.pool.block_bytes - block.shape[1]
+            return np.pad(block, ((0, 0), (0, room)))
+        quantized = self.quantizer.filled(layer, block)
         where = np.array(self._indices[layer : layer + 1], np.int32)
         self._decoder.pool.memory.write(where, quantized)
-        session.context.selectors[layer].write(
-            self._ordinals[layer], self.quantizer.keys(quantized)
-        )
+        if self._decoder.pool.geometry.is_scored(layer):
+            keys = self.quantizer.keys(quantized)
+            session.context.selectors[layer].write(self._ordinals[layer], keys)
         return quantized
 
 
@@ -81,7 +84,7 @@ class TieredAttention:
         context: Context,
         identity: Callable[[int], int],
         token_time_s: float,
-        quantizer: BlockQuantizer | None = None,
+        quantizer: Quantizer | None = None,
         buffer: tuple[int, float] = (0, 1.0),
         begun: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> None:
@@ -112,6 +115,7 @@ class TieredAttention:
         self._tail.quantizer = quantizer
         if begun is not None:
             self._tail.resume(self.session, begun)
+        self._new_keys = NewKeys(self._geometry)
         self.record = AgentRecord()
         self.predicted = Predicted(layers, rule, *buffer)
         """Measures how well selections are predicted, and guesses, if `told` is called."""
@@ -225,6 +229,25 @@ class TieredAttention:
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(found)
         return found.to(query.device)
+
+    def index_keys(self, layer: int, key: Any) -> Any:
+        """All keys of a layer's indexer, `[1, tokens, dim]`: the newest token's `key`, and those
+        before from the tier, where the HBM pool lacks their blocks."""
+        number, _ = place = self._new_keys.places[layer]
+        session, decoder, pool = self.session, self._decoder, self._decoder.pool
+        self._tail.given = self._new_keys.add(layer, key)
+        write_tokens(pool, [(session, self._tail)], number)
+        hint, every = whole(self._geometry, session, number)
+        given = session, self._token, number, every, self.record
+        decoder.end_predicted(decoder.begin_predicted(*given, hint), self.record)
+        lost = every[pool.lookup(session.number, number, every) < 0]
+        if lost.size:
+            pool.allocate(session.number, number, lost)
+            decoder.recompute(session, number, lost, self.record)
+        indices = pool.lookup(session.number, number, every)
+        found = keys_in(pool.memory.storage, indices, self._geometry, place)
+        pool.release(session.number, number)
+        return found[:, : session.length_tokens].to(key)
 
     def end_token(self) -> None:
         """All layers have run; put the tail block to the tier if it is full."""

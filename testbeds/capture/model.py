@@ -80,17 +80,34 @@ class Shape:
     tokens_max: int
     vocabulary_size: int
     config_sha256: str
-    window_tokens: int | None
-    """The shortest window of its layers, in tokens; None without such layers."""
-    top_k: int = 0
-    """Tokens that the indexer of each layer selects in a step at most, compressed entries where
-    `compresses`; 0: it has none."""
-    compresses: bool = False
-    """Whether layers keep an entry for several tokens, beside a window (DeepSeek-V4)."""
-    shares_selections: bool = False
-    """Whether layers read what the indexer of an earlier one selected (IndexShare)."""
+    cache: KvGeometry
+    """What its layers keep; block size and number type are not the run's."""
     rope: Rope | None = None
     """The scaling of rotary positions that was asked for; None: the config's own."""
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The shortest window of its layers, in tokens; None without such layers."""
+        windows = [one.window_tokens for one in self.cache.layers if one.window_tokens]
+        return min(windows) if windows else None
+
+    @property
+    def top_k(self) -> int:
+        """Tokens that the indexer of each layer selects in a step at most, compressed entries where
+        `compresses`; 0: it has none."""
+        layers = self.cache.layers
+        compressed = (one.top_k for one in layers if one.layout == "compressed")
+        return max([layers[0].token_top_k, *compressed])
+
+    @property
+    def compresses(self) -> bool:
+        """Whether layers keep an entry for several tokens, beside a window (DeepSeek-V4)."""
+        return any(one.layout == "compressed" for one in self.cache.layers)
+
+    @property
+    def shares_selections(self) -> bool:
+        """Whether layers read what the indexer of an earlier one selected (IndexShare)."""
+        return any(one.selection_layer >= 0 for one in self.cache.layers)
 
     @property
     def chooses_itself(self) -> bool:
@@ -151,8 +168,6 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
             raise BadInput(f"{name} is {count!r} in config.json", where, AGAIN)
     cache = geometry_of(parsed.to_dict(), folder.name, f"{where}/config.json")
     _check_layers(cache, where)
-    windows = [one.window_tokens for one in cache.layers if one.window_tokens]
-    compressed = [one for one in cache.layers if one.layout == "compressed"]
     if rope is not None:
         rope.scale(parsed, where)
     return Shape(
@@ -164,10 +179,7 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
         tokens_max=parsed.max_position_embeddings,
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
-        window_tokens=min(windows) if windows else None,
-        top_k=max([cache.layers[0].token_top_k, *(one.top_k for one in compressed)]),
-        compresses=bool(compressed),
-        shares_selections=any(one.selection_layer >= 0 for one in cache.layers),
+        cache=cache,
         rope=rope,
     )
 

@@ -36,6 +36,13 @@ class AheadName(StrEnum):
     fetch = "fetch"
 
 
+class IndexHomeName(StrEnum):
+    """Where the keys of a model's indexers are."""
+
+    resident = "resident"
+    tier = "tier"
+
+
 ModelOption = Annotated[
     Path | None,
     typer.Option(
@@ -65,13 +72,20 @@ KvDtypeOption = Annotated[
     str,
     typer.Option(
         "--kv-dtype",
-        help="type of K and V in the tier: model, fp8-e4m3, fp8-e5m2, int8, int4, or auto: each "
-        "head what it bears; several: int8,int4",
+        help="type of K and V in the tier: model, fp8 (rows with scales, latents too), fp8-e4m3, "
+        "fp8-e5m2, int8, int4, or auto: each head what it bears; several: int8,int4",
     ),
 ]
 MaxKlOption = Annotated[
     float | None,
     typer.Option("--max-kl", help="with --kv-dtype auto: KL that it may cost, in nats a token"),
+]
+IndexKeysOption = Annotated[
+    IndexHomeName,
+    typer.Option(
+        "--index-keys",
+        help="where keys of the model's indexers are: in memory, or in blocks of the tier",
+    ),
 ]
 GenerateOption = Annotated[
     bool, typer.Option("--generate", help="continue with the model's tokens, not the text's")
@@ -170,6 +184,7 @@ def _tables(summary: "ModelSummary") -> Group:
         *_like_dense(summary),
         "",
         _fetches(summary.passes),
+        *_by_group(summary.passes),
     ]
     for one in summary.passes:
         if one.guesses:
@@ -191,15 +206,19 @@ def _indexed(summary: "ModelSummary") -> list[str]:
         format_size(max(getattr(one, name) for one in passes))
         for name in ("index_key_bytes", "state_bytes")
     )
-    reads = f"at most {model.top_k:,} tokens that an indexer selects"
-    resident = f"index keys, {keys}, stay"
     if model.compresses:
         share = f"at most {model.top_k:,} of" if model.top_k else "all"
-        reads = f"its window and {share} its compressed entries"
-        resident = f"index keys, {keys}, and compressor states, {states}, stay"
+        return [
+            f"each layer reads its window and {share} its compressed entries; the context's index "
+            f"keys, {keys}, and compressor states, {states}, stay resident: the tier does not hold "
+            "them yet"
+        ]
+    where = "stay resident"
+    if summary.workload.index_keys == "tier":
+        where = "are in the tier, and every step reads all of them"
     return [
-        f"each layer reads {reads}; the context's {resident} resident: the tier does not "
-        "hold them yet"
+        f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the context's "
+        f"index keys, {keys}, {where}"
     ]
 
 
@@ -276,6 +295,33 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
         for one in passes
     ]
     return Table.of(columns, rows, "From the tier")
+
+
+def _by_group(passes: Sequence["ModelPass"]) -> list[Any]:
+    """What entries and index keys took of the tier, where both are in it."""
+    from offstage.testbeds.live.model.quality import varying
+
+    columns = [
+        *(column for column, _ in varying(passes)),
+        Column("group", left=True),
+        Column("demands", format_count),
+        Column("KiB/token", "{:,.1f}".format),
+        Column("stall ms p50", "{:.2f}".format),
+        Column("p99", "{:.2f}".format),
+    ]
+    rows = [
+        [
+            *(value(one) for _, value in varying(passes)),
+            group.group,
+            group.demands,
+            group.bytes_per_token / 1024,
+            group.stall_ms_p50,
+            group.stall_ms_p99,
+        ]
+        for one in passes
+        for group in one.groups
+    ]
+    return ["", Table.of(columns, rows, "What the HBM pool lacked, by group")] if rows else []
 
 
 def _predicted(one: "ModelPass") -> Table:

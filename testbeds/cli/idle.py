@@ -109,7 +109,7 @@ IDLE = (
         "host run",
         (
             *("text", "pool_ratio", "dtype", "kv_dtype", "max_kl", "rope"),
-            *("generate", "predict", "ahead"),
+            *("index_keys", "generate", "predict", "ahead"),
         ),
         _lacks("model"),
         "without --model",

@@ -10,17 +10,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.ledger import quantile
 from offstage.bindings.notes import Note, gathered
 from offstage.host.decode.foretold import CurveRow
 from offstage.host.decode.predicted import LayerAgreement
 from offstage.host.decode.record import AgentRecord
 from offstage.host.model.geometry import KvGeometry
-from offstage.host.model.quantized import HEAD_TYPES, BlockQuantizer, head_bytes
+from offstage.host.model.quantized import HEAD_TYPES, head_bytes
+from offstage.host.model.quantized_rows import ROWS, Quantizer, RowQuantizer
 from offstage.host.transformer.sensitivity import Choice
 from offstage.testbeds.machine import Machine
 
 __all__ = [
     "LIKE_DENSE_NATS",
+    "GroupRead",
     "KvChosen",
     "KvHeads",
     "KvStored",
@@ -61,6 +64,30 @@ class Position(msgspec.Struct, kw_only=True):
     """Largest difference of a logit."""
 
 
+class GroupRead(msgspec.Struct, kw_only=True, frozen=True):
+    """What the tokens of a pass demanded of one cache group, which the HBM pool lacked, and how
+    long they waited for it."""
+
+    group: str
+    demands: int
+    bytes_per_token: float
+    stall_ms_p50: float
+    stall_ms_p99: float
+
+    @classmethod
+    def of(cls, group: str, tokens: Sequence[tuple[int, int]], size_bytes: int) -> "GroupRead":
+        """From each token's demands of blocks of this size, and its stall in nanoseconds."""
+        demands = sum(demands for demands, _ in tokens)
+        stall_ms = np.array([stall_ns for _, stall_ns in tokens], np.float64) / 1e6
+        return cls(
+            group=group,
+            demands=demands,
+            bytes_per_token=demands * size_bytes / len(tokens),
+            stall_ms_p50=quantile(stall_ms, 0.5),
+            stall_ms_p99=quantile(stall_ms, 0.99),
+        )
+
+
 class ModelPass(msgspec.Struct, kw_only=True):
     """One selection: the same tokens from the same context."""
 
@@ -93,11 +120,13 @@ class ModelPass(msgspec.Struct, kw_only=True):
     stall_ms_p99: float
     token_ms_p50: float
     index_key_bytes: int
-    """Keys of the model's indexers for the context, which every step reads: resident beside the
-    pool. 0 of a model without one."""
+    """Keys of the model's indexers for the context in the model's type, which every step reads. 0
+    of a model without one."""
     state_bytes: int
     """What compressors keep of the context, entries of blocks not yet full included: resident. 0 of
     a model without any."""
+    groups: list[GroupRead]
+    """Demands and stall by cache group, where index keys are in the tier; else empty."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
@@ -173,6 +202,8 @@ class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
     window_blocks: int
     generated: bool
     ahead: str
+    index_keys: str
+    """`resident` or `tier`; empty for a model without an indexer."""
     prefill_blocks_written: int
 
 
@@ -219,12 +250,12 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
         cls,
         dtype: str,
         geometry: KvGeometry,
-        quantizer: BlockQuantizer | None,
+        quantizer: Quantizer | None,
         choice: Choice | None,
         max_kl: float | None,
     ) -> "KvStored":
         """Of blocks of `quantizer`, or of the model's own; `choice` is how it came about."""
-        numbers = range(geometry.layer_count)
+        numbers = [n for n, one in enumerate(geometry.layers) if one.has_entries]
         own = (
             sum(geometry.block_bytes(one) / geometry.chunks_per_block(one) for one in numbers)
             / geometry.block_tokens
@@ -243,10 +274,15 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
                 tail_tokens=choice.tail_tokens,
                 block_bytes=geometry.block_bytes(0) if least is None else least.payload_bytes,
             )
-        layers = [["model"] * one.kv_heads for one in geometry.layers]
+        layers = [["model"] * geometry.layers[one].kv_heads for one in numbers]
         if quantizer is not None:
             layers = [[*kinds] for kinds in quantizer.kinds]
         every = [kind for one in layers for kind in one]
+        sizes: dict[str, int] = {
+            kind: head_bytes(geometry, kind) for kind in HEAD_TYPES if kind in every
+        }
+        if isinstance(quantizer, RowQuantizer):
+            sizes = {ROWS: quantizer.head_bytes}
         return cls(
             dtype=dtype,
             block_bytes=geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes,
@@ -258,12 +294,9 @@ class KvStored(msgspec.Struct, kw_only=True, frozen=True):
                 KvHeads(
                     dtype=kind,
                     heads=every.count(kind),
-                    bytes_per_token=every.count(kind)
-                    * head_bytes(geometry, kind)
-                    / geometry.block_tokens,
+                    bytes_per_token=every.count(kind) * size / geometry.block_tokens,
                 )
-                for kind in HEAD_TYPES
-                if kind in every
+                for kind, size in sizes.items()
             ],
             layers=layers,
             chosen=chosen,

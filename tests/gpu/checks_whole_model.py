@@ -153,13 +153,13 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
     class Watched(ResidentAttention):
         step = 0
 
-        def attend(self, layer: int, query: Any, entry: Any, tokens: Any = None) -> Any:
+        def attend(self, layer: int, query: Any, entry: Any, *more: Any) -> Any:
             scores = [one.scores(query.float().cpu().numpy()) for one in pairs[layer]]
             assert (scores[1] >= scores[0] - 1e-5 * np.abs(scores[0]).max()).all()
             for k, shares in chosen.items():
                 exact, coded = (select(one[1:-4], k, 0, 0, one.size - 5) for one in scores)
                 shares[layer, self.step] = np.isin(exact, coded).mean()
-            return super().attend(layer, query, entry, tokens)
+            return super().attend(layer, query, entry, *more)
 
     memory = open_arrays("torch", run.device)
     attention = Watched(
@@ -221,6 +221,7 @@ def random_model(size: Size, run: Run) -> Any:
     import torch
     import transformers
 
+    from offstage.host.model.config import geometry_of
     from offstage.testbeds.capture.model import Loaded, Shape
 
     config = transformers.LlamaConfig(
@@ -242,7 +243,7 @@ def random_model(size: Size, run: Run) -> Any:
         config.max_position_embeddings,
         config.vocab_size,
         "random",
-        None,
+        geometry_of(config.to_dict(), "random", "config.json"),
     )
     return Loaded(shape, model, None, size.dtype, ())
 

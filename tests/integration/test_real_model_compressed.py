@@ -137,6 +137,9 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "a selection": ({}, ["--select-blocks", "8"], "whatever --select-blocks says"),
     "a scorer": ({}, ["--selector", "mass"], "whatever --selector says"),
     "fewer bits": ({}, ["--kv-dtype", "int4"], "--kv-dtype model"),
+    "FP8 rows": ({}, ["--kv-dtype", "fp8"], "--kv-dtype model"),
+    "types to choose": ({}, ["--kv-dtype", "auto", "--max-kl", "1"], "--kv-dtype model"),
+    "index keys in the tier": ({}, ["--index-keys", "tier"], "are those of compressed entries"),
 }
 
 

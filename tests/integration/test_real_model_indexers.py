@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged import damage_store
 from model_bed import (
     BLOCK_TOKENS,
     CONTEXT,
@@ -110,6 +111,63 @@ def test_without_a_shared_selection_nothing_is_known_ahead(
     assert "no layers share a selection" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["model", "fp8"])
+@pytest.mark.parametrize("kernel, top_k", [("numpy", FEW), ("torch", EVERY)])
+@pytest.mark.parametrize("kind", INDEXERS)
+def test_index_keys_may_be_in_the_tier(
+    kind: str, kernel: str, top_k: int, dtype: str, text: Path, tmp_path: Path
+) -> None:
+    """Every step reads all of them, those of tokens that decoding wrote too. In the model's type
+    nothing that is decoded changes. In FP8 they are rows with scales, and the same kernel over the
+    same rows in memory selects and decodes the same to the bit. Read back from a daemon that has
+    started anew they are what they were."""
+    model = model_of(tmp_path, kind, index_topk=top_k)
+    words = [*SIZES, "--kernel", kernel, "--kv-dtype", dtype]
+    payload, each = (4096, 2) if dtype == "model" else (1536, 3)
+    added = -(-INDEXERS[kind] // each)
+    found = []
+    for folder, home, layers in (
+        ("resident", "resident", 3),
+        ("tier", "tier", 3 + added),
+        ("tier", "tier", 3 + added),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        store = {"lba": "512"}
+        with start(tmp_path / folder, layers, payload, 512, 40, storage=store) as tier:
+            more = [*words, "--index-keys", home]
+            found.append(drive(tier, model, text, tmp_path / "out", *more))
+    resident, first, again = (one["passes"][0] for one in found)
+    written = [one["workload"]["prefill_blocks_written"] for one in found]
+    blocks = CONTEXT // BLOCK_TOKENS
+    assert written == [3 * blocks, (3 + added) * blocks, 0]
+    assert resident["groups"] == [] and first["index_key_bytes"] == resident["index_key_bytes"]
+    assert first["positions"] == again["positions"]
+    assert first["positions"] == resident["positions"] or dtype == "fp8"
+    for one in (first, again):
+        assert one["bit_equal"] is True
+        assert one["share_read"] == resident["share_read"] or dtype == "fp8"
+        assert one["blocks_corrupt"] == one["blocks_recomputed"] == one["ends_differ"] == 0
+        entries, keys = one["groups"]
+        assert (entries["group"], keys["group"]) == ("latents", "index keys")
+        assert entries["demands"] + keys["demands"] == one["demands"] == one["blocks_verified"]
+        assert entries["demands"] > 0
+        assert added * blocks * STEPS / 2 < keys["demands"]
+        assert keys["bytes_per_token"] == keys["demands"] * payload / STEPS
+
+
+def test_index_keys_that_the_store_lost_are_made_again(text: Path, tmp_path: Path) -> None:
+    model = model_of(tmp_path, "glm_moe_dsa", index_topk=FEW)
+    found = []
+    for _ in range(2):
+        with start(tmp_path, 4, 4096, 512, 40, store={"segment": "64KiB"}) as one:
+            words = [*SIZES, "--index-keys", "tier"]
+            found += drive(one, model, text, tmp_path / "out", *words)["passes"]
+        assert damage_store(tmp_path / "store.kv", every=3) > 10
+    whole, damaged = found
+    assert whole["blocks_recomputed"] == 0 < damaged["blocks_recomputed"]
+    assert damaged["positions"] == whole["positions"] and damaged["bit_equal"] is True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", INDEXERS)
 def test_it_decodes_by_the_gpus_kernels(
@@ -161,6 +219,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
         [],
         "layer 0 shares an indexer, and none before it has one",
     ),
+    "keys larger than entries, in the tier": (
+        "deepseek_v32",
+        {"index_head_dim": 80},
+        ["--index-keys", "tier"],
+        "has 80 values, more bytes than an entry",
+    ),
+    "no keys for the tier": ("deepseek_v3", {}, ["--index-keys", "tier"], "has no indexer"),
     "a prediction": ("glm_moe_dsa", {}, ["--predict"], "select by indexers of its own"),
     "a selection": ("glm_moe_dsa", {}, ["--select-blocks", "8"], "whatever --select-blocks says"),
     "a scorer": ("deepseek_v32", {}, ["--selector", "mass"], "whatever --selector says"),

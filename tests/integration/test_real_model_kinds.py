@@ -38,6 +38,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 SHORT = 48
 """A context shorter than each window."""
+ROWS = 1536
+"""A block of each kind in FP8 rows: of K and V of two heads of 16, or of a latent of 48 + 16."""
+ROWS_COST = {"gpt_oss": 2.0, "deepseek_v3": 0.4, "deepseek_v32": 1.0}
+"""KL in nats that FP8 may cost: of random weights a small error takes another expert, or token."""
 WINDOWS = {"gemma3_text": [64, 64], "gpt_oss": [70, 70], "deepseek_v3": []}
 
 
@@ -108,6 +112,30 @@ def test_fewer_blocks_leave_a_window_whole(kind: str, tier: Daemon, text: Path) 
     assert few["share_read"] == pytest.approx(read / there)
 
 
+@pytest.mark.parametrize("kernel", ["numpy", "torch"])
+@pytest.mark.parametrize("kind", ["gpt_oss", "deepseek_v3", "deepseek_v32"])
+def test_kernels_read_fp8_rows_of_it(kind: str, kernel: str, text: Path, tmp_path: Path) -> None:
+    """Windows, sink logits, latents and single tokens in FP8 with scales: to the bit the same
+    kernel over the same rows in memory, also of blocks that decoding filled; and the result says
+    what it costs and saves. What has come back to a daemon decodes the same."""
+    changes = {"index_topk": 40} if kind == "deepseek_v32" else KINDS[kind]
+    model = model_of(tmp_path, kind, **changes)
+    more = [*SMALL_POOL, "--kernel", kernel, "--kv-dtype", "fp8"]
+    more += [] if kind == "deepseek_v32" else ["--select-blocks", "all"]
+    found = []
+    for _ in range(2):
+        with start(tmp_path, 3, ROWS, 512, 30, storage={"lba": "512"}) as tier:
+            found.append(drive(tier, model, text, tmp_path / "out", *more))
+    for each in found:
+        (one,), (kv,) = each["passes"], each["kv"]
+        assert one["bit_equal"] is True and one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+        assert one["blocks_verified"] == one["demands"] > 0 and one["bytes_read"] > 0
+        assert 1e-6 < one["kl_mean"] < ROWS_COST[kind]
+        assert kv["saved"] == 1 - ROWS / 4096 and {*kv["layers"][0]} == {"fp8"}
+    assert found[0]["passes"][0]["positions"] == found[1]["passes"][0]["positions"]
+    assert found[1]["workload"]["prefill_blocks_written"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_decodes_by_the_gpus_kernels(
@@ -148,7 +176,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
         "qk_rope_head_dim",
     ),
     "a prediction of windows": ("gpt_oss", {}, ["--predict"], "select nothing"),
-    "latents in fewer bits": ("deepseek_v3", {}, ["--kv-dtype", "int4"], "--kv-dtype model"),
+    "latents in fewer bits": ("deepseek_v3", {}, ["--kv-dtype", "int4"], "or --kv-dtype fp8"),
+    "latents of types to choose": (
+        "deepseek_v3",
+        {},
+        ["--kv-dtype", "auto", "--max-kl", "1"],
+        "or --kv-dtype fp8",
+    ),
+    "scales beside whole words": (
+        "deepseek_v3",
+        {"kv_lora_rank": 46},
+        ["--kv-dtype", "fp8"],
+        "scales of FP8 lie at multiples of 4 B",
+    ),
 }
 
 
@@ -161,8 +201,7 @@ def test_what_cannot_be_is_one_line(
     model = model_of(tmp_path, kind, **KINDS[kind])
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, **changes}))
-    if case != "latents in fewer bits":  # which only the run itself meets
-        (model / "model.safetensors").unlink()
+    (model / "model.safetensors").unlink()
     capsys.readouterr()
     assert run(words_of(tier, model, text, "--steps", "4", *more)) == 2
     error = capsys.readouterr().err.strip().splitlines()

@@ -32,7 +32,7 @@ SMALL = 1536
 RECORD = SMALL + 512
 """With its trailer, as it is read from the drive."""
 
-COST = {"fp8-e4m3": 0.4, "fp8-e5m2": 1.5, "int8": 0.02}
+COST = {"fp8": 0.4, "fp8-e4m3": 0.4, "fp8-e5m2": 1.5, "int8": 0.02}
 """KL, in nats: random weights make much of an error."""
 
 
@@ -74,7 +74,7 @@ def test_blocks_are_smaller_and_attention_reads_what_they_kept(
     assert kv["bytes_per_token"] == LAYERS * SMALL / BLOCK_TOKENS
     assert kv["saved"] == 1 - SMALL / OWN and kv["model_bytes_per_token"] == LAYERS * OWN / 16
     (heads,) = kv["heads"]
-    used = heads["bytes_per_token"] * BLOCK_TOKENS / LAYERS + 2
+    used = heads["bytes_per_token"] * BLOCK_TOKENS / LAYERS + 2 * (kind != "fp8")
     assert kv["padding_per_token"] == pytest.approx(LAYERS * (SMALL - used) / BLOCK_TOKENS)
 
 

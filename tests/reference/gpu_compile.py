@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from offstage.host import gpu  # noqa: E402
 from offstage.host.gpu import attention, bounds, scores, step  # noqa: E402
+from offstage.host.model.layer_kv import LayerKv  # noqa: E402
+from offstage.host.model.rows import row_of  # noqa: E402
 from offstage.host.selection import SelectionRule  # noqa: E402
 
 CAPABILITY = 90
@@ -91,6 +93,24 @@ def attention_shapes() -> None:
                 attention.attend(*given, slots=slots, sink_logits=more, tiling=tiling)
 
 
+def row_shapes() -> None:
+    """FP8 rows with scales, of Llama's heads and of DeepSeek's latent: 656 B."""
+    tables = torch.zeros((2, 128), dtype=torch.int32)
+    lengths = torch.zeros(2, dtype=torch.int32)
+    for heads, q_heads, layer in (
+        (8, 32, LayerKv("gqa", 8, 128)),
+        (1, 128, LayerKv("mla", 1, 576, value_dim=512, rotary_dim=64)),
+    ):
+        row = row_of(layer, 0, "")
+        blocks = torch.zeros((8, layer.planes, heads, 64, row.size_bytes), dtype=torch.uint8)
+        numbers = blocks[..., : row.values].view(torch.float8_e4m3fn)
+        pool = numbers[:, 0], numbers[:, -1, ..., : layer.value_dim or layer.head_dim]
+        given = torch.empty((2, q_heads, layer.head_dim)), *pool, tables, tables, lengths
+        tiling = attention.tiling_of(layer.head_dim, 1, splits=8)
+        for slots in (None, tables):
+            attention.attend(*given, slots=slots, scale_values=row.scale_values, tiling=tiling)
+
+
 def selection_shapes() -> None:
     """128K tokens of Llama's blocks, and 8,192 blocks of a latent: bounds, scores, the best."""
     for dtype, heads, group, dim, blocks in (
@@ -112,4 +132,5 @@ if __name__ == "__main__":
     for module in (attention, bounds, scores, step):
         module.compiled = Compiler  # type: ignore[attr-defined]
     attention_shapes()
+    row_shapes()
     selection_shapes()

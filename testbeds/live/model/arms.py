@@ -19,7 +19,7 @@ from offstage.testbeds.live.arm_bed import ArmBed, Attached, Storage
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.model.fit import check_predicts, load_known
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.run import TextRun
+from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
 from offstage.testbeds.live.run_figures import against_reference

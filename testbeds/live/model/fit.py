@@ -12,7 +12,9 @@ from offstage.bindings.errors import BadInput
 from offstage.host.link.control import Control
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
-from offstage.host.model.quantized import BlockQuantizer, uniform
+from offstage.host.model.index_blocks import with_index_blocks
+from offstage.host.model.quantized import uniform
+from offstage.host.model.quantized_rows import ROWS, Quantizer, rows_of
 from offstage.host.model.values import WIDTHS, ValueType
 from offstage.testbeds.capture.model import Loaded, Shape, load
 from offstage.testbeds.live.host_run import serve_with
@@ -37,7 +39,7 @@ __all__ = [
     "value_type",
 ]
 
-Quantizers = dict[KvType, BlockQuantizer | None]
+Quantizers = dict[KvType, Quantizer | None]
 """By type; None for the model's own, whose blocks are not quantized."""
 
 
@@ -46,18 +48,29 @@ def quantizers_of(kinds: Sequence[KvType], geometry: KvGeometry, control: Contro
     BadInput, by the type that needs most, where the daemon's blocks do not hold them."""
     lba_bytes = control.geometry.lba_size_bytes
     found: Quantizers = {
-        kind: None if kind == "model" else uniform(geometry, kind, lba_bytes)
-        for kind in kinds
-        if kind != "auto"
+        kind: _in_type(kind, geometry, lba_bytes) for kind in kinds if kind != "auto"
     }
     for one in sorted(found.values(), key=lambda one: -(_payload(geometry, one))):
         fitted(geometry, one, control, pad=len(kinds) > 1)
     return found
 
 
+def _in_type(kind: KvType, geometry: KvGeometry, lba_bytes: int) -> Quantizer | None:
+    if kind == "model" or kind == "auto":
+        return None
+    return rows_of(geometry, lba_bytes) if kind == ROWS else uniform(geometry, kind, lba_bytes)
+
+
+def check_kv_types(shape: Shape, kinds: Sequence[KvType]) -> None:
+    """BadInput for a type that the model's layers cannot have, before its weights are loaded."""
+    for kind in kinds:
+        # Of auto, whose types are chosen later, the smallest.
+        _in_type("int4" if kind == "auto" else kind, shape.cache, 1)
+
+
 def fitted(
-    geometry: KvGeometry, chosen: BlockQuantizer | None, control: Control, *, pad: bool
-) -> BlockQuantizer | None:
+    geometry: KvGeometry, chosen: Quantizer | None, control: Control, *, pad: bool
+) -> Quantizer | None:
     """A quantizer for the daemon's blocks, padded to them if it may be. BadInput where it does
     not fit."""
     theirs = control.geometry.payload_size_bytes
@@ -67,7 +80,7 @@ def fitted(
     return chosen
 
 
-def _payload(geometry: KvGeometry, quantizer: BlockQuantizer | None) -> int:
+def _payload(geometry: KvGeometry, quantizer: Quantizer | None) -> int:
     return geometry.block_bytes(0) if quantizer is None else quantizer.payload_bytes
 
 
@@ -91,7 +104,7 @@ def bits_of(
     loaded: Loaded,
     weights: Weights,
     geometry: KvGeometry,
-    quantizer: BlockQuantizer | None,
+    quantizer: Quantizer | None,
 ) -> str:
     """What determines the bits of the KV, other than the tokens: the weights, everything that
     computes, and the type of every head that is quantized."""
@@ -139,21 +152,23 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
 
 
-def _check_fit(geometry: KvGeometry, quantizer: BlockQuantizer | None, control: Control) -> None:
+def _check_fit(geometry: KvGeometry, quantizer: Quantizer | None, control: Control) -> None:
     """BadInput, naming both, if the daemon's blocks are not the model's, quantized so."""
     theirs = control.geometry
     payload = _payload(geometry, quantizer)
-    if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
+    held = geometry if quantizer is None else quantizer.geometry
+    if (theirs.layer_count, theirs.payload_size_bytes) == (held.layer_count, payload):
         return
+    more = sum(one.form == "index" for one in held.layers)
     types: str = geometry.value_type
     if quantizer is not None:
         types = " and ".join(sorted({kind for layer in quantizer.kinds for kind in layer}))
     raise BadInput(
-        f"the model has {geometry.layer_count} layers and blocks of {payload:,} B for "
-        f"{geometry.block_tokens} tokens of {types}, the daemon "
+        f"the model has {held.layer_count} layers{f' with {more} of index keys' * bool(more)} and "
+        f"blocks of {payload:,} B for {geometry.block_tokens} tokens of {types}, the daemon "
         f"{theirs.layer_count} layers and blocks of {theirs.payload_size_bytes:,} B",
         control.endpoint,
-        serve_with(geometry.layer_count, payload, geometry.block_tokens, theirs.lba_size_bytes),
+        serve_with(held.layer_count, payload, geometry.block_tokens, theirs.lba_size_bytes),
     )
 
 
@@ -207,7 +222,17 @@ def check_predicts(shape: Shape, where: str) -> None:
 
 
 def check_selects(shape: Shape, options: ModelOptions) -> None:
-    """BadInput for options of a selection that the model's layers do not make."""
+    """BadInput for options of a selection that the model's layers do not make, and for types of
+    KV that they do not have."""
+    if shape.compresses and options.kv_dtypes != ("model",):
+        raise BadInput(
+            f"layers of {shape.name} keep compressed entries, which have no type but the model's",
+            "--kv-dtype",
+            "use --kv-dtype model",
+        )
+    check_kv_types(shape, options.kv_dtypes)
+    if options.index_keys == "tier":
+        with_index_blocks(shape.cache)
     if options.predict:
         check_predicts(shape, "--predict")
     elif options.ahead != "none" and not shape.shares_selections:
@@ -220,12 +245,6 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
         )
     if not shape.chooses_itself:
         return
-    if shape.compresses and options.kv_dtypes != ("model",):
-        raise BadInput(
-            f"layers of {shape.name} store latents, and --kv-dtype quantizes K and V apart",
-            "--kv-dtype",
-            "use --kv-dtype model",
-        )
     kind = "entries" if shape.compresses else "tokens"
     reads = f"the {shape.top_k:,} {kind} that indexers of its own select"
     if not shape.top_k:
@@ -256,7 +275,7 @@ def pool_sizes(
     options: ModelOptions, geometry: KvGeometry, chosen: int, tokens: int
 ) -> tuple[int, int]:
     """Blocks of the HBM pool, and those in flight at once: for a selection of `chosen` blocks of a
-    layer of `tokens` tokens, for windows, and for entries that are read whole."""
+    layer of `tokens` tokens, for windows, and for entries and index keys that are read whole."""
     size, layers = geometry.block_tokens, geometry.layer_count
 
     def most(layer: int) -> int:

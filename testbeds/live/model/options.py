@@ -12,13 +12,16 @@ from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
 from offstage.host.gpu import check_device
 from offstage.host.model.quantized import HEAD_TYPES, HeadType
+from offstage.host.model.quantized_rows import ROWS
 from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import SELECT_BLOCKS, TimePerToken
 
 __all__ = ["ALL_BLOCKS", "KvType", "ModelOptions", "parse_lengths", "parse_selections"]
 
-KvType = HeadType | Literal["auto"]
+KvType = HeadType | Literal["fp8", "auto"]
+
+IndexHome = Literal["resident", "tier"]
 
 ALL_BLOCKS = 1 << 20
 """A selection of this many blocks means all of them: 16 million tokens in blocks of 16."""
@@ -47,10 +50,13 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "auto"
     kv_dtypes: tuple[KvType, ...] = ("model",)
-    """In what the tier's blocks hold K and V, one pass for each; auto: each head of each layer
-    what it bears. Several have blocks of one size, the daemon's."""
+    """In what the tier's blocks hold K and V, one pass for each; fp8: rows with scales, which the
+    kernel reads; auto: each head of each layer what it bears. Several have blocks of one size, the
+    daemon's."""
     max_kl: float | None = None
     """With auto: the KL in nats a token that the types may cost, on the context's last tokens."""
+    index_keys: IndexHome = "resident"
+    """Where the keys of the model's indexers are: in memory, or in blocks of the tier."""
     rope: str = ""
     """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     generate: bool = False
@@ -96,11 +102,12 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 
     def _check_kv_types(self) -> None:
-        if unknown := [one for one in self.kv_dtypes if one not in (*HEAD_TYPES, "auto")]:
+        known = (*HEAD_TYPES, ROWS, "auto")
+        if unknown := [one for one in self.kv_dtypes if one not in known]:
             raise BadInput(
                 f"unknown type of KV {unknown[0]!r}",
                 "--kv-dtype",
-                f"choose one of {', '.join(HEAD_TYPES)}, auto",
+                f"choose one of {', '.join(known)}",
             )
         if ("auto" in self.kv_dtypes) != (self.max_kl is not None):
             raise BadInput(

@@ -33,6 +33,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.attention import block_tables, kernel
 from offstage.host.gpu import check_device, interpreted
 from offstage.host.gpu.attention import Tiling
+from offstage.host.model.entries import packed
 from offstage.host.model.geometry import LayerKv
 from offstage.host.model.models import geometry
 from offstage.testbeds.beds.daemon import offstage_words
@@ -191,6 +192,31 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
         found = kernel("triton")(torch.from_numpy(queries), storage, *given)
         expected = kernel("reference")(queries, storage.numpy(), *given)
         assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2], ids=["K and V", "latent", "two scales"])
+def test_rows_in_fp8_are_softmax_attention(layer: int) -> None:
+    """Over blocks, and over single tokens with sink logits, by the scales of each token."""
+    import torch
+
+    latents = (LayerKv("mla", 1, n + 16, value_dim=n, rotary_dim=16) for n in (48, 160))
+    layers = LayerKv("gqa", 2, 24), *latents
+    kind = replace(geometry("tiny"), layers=layers, block_tokens=16, scaled=True)
+    random = np.random.default_rng(8)
+    values = random.standard_normal((9, *kind.block_shape(layer)))
+    values *= np.exp(random.normal(0, 1, (*values.shape[:4], 1)))
+    content = packed(values, kind, layer).reshape(9, -1)
+    storage = torch.full((9, content.shape[1] + 64), 255, dtype=torch.uint8)
+    storage[:, : content.shape[1]] = torch.from_numpy(content)
+    tables = np.array([[3, 1, 7, 8], [2, 5, 1 << 30, 1 << 30]], np.int32)
+    counts = np.array([[16, 5, 16, 1], [9, 16, 0, 0]], np.int32)
+    queries = random.standard_normal((2, kind.q_heads, kind.layers[layer].head_dim), np.float32)
+    slots = random.integers(0, 16, tables.shape).astype(np.int32)
+    sinks = random.standard_normal(kind.q_heads, np.float32)
+    for more in ((counts, kind, layer), (np.minimum(counts, 1), kind, layer, slots, sinks)):
+        found = kernel("triton")(torch.from_numpy(queries), storage, tables, *more)
+        expected = kernel("reference")(queries, storage.numpy(), tables, *more)
+        assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX["float8_e4m3fn"]
 
 
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

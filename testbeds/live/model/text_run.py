@@ -1,0 +1,473 @@
+"""A real model decodes a text through the tier, compared with its own dense attention.
+
+The model reads the context once; its blocks are written to the daemon, its KV stays as the
+reference. Then, for each length of the context, each type of KV, each selector and each selection,
+the same tokens are decoded from the same context through the tier, and their logits are compared
+with those of the model's attention. If every block was selected, or what the model's indexers say,
+the same kernel runs over them in memory, and must agree to the bit. Blocks may be quantized.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import offstage
+from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.ledger import Ledger, quantile, share
+from offstage.bindings.notes import Note
+from offstage.host.arrays import Arrays
+from offstage.host.arrays.quantized import QuantizedArrays
+from offstage.host.decode.layer import Decoder, SelectionRule
+from offstage.host.decode.pool import HbmPool
+from offstage.host.decode.prefill import BlockWriter, MissingWriter, compute_context
+from offstage.host.decode.record import AgentRecord
+from offstage.host.decode.session import Context
+from offstage.host.endpoint import Endpoint
+from offstage.host.fabrics import Fabric
+from offstage.host.gpu.selector import selectors_of
+from offstage.host.link.control import Control
+from offstage.host.link.tier_sessions import append_chunks
+from offstage.host.model.identity import Weights
+from offstage.host.model.index_blocks import with_index_blocks
+from offstage.host.model.quantized_rows import Quantizer
+from offstage.host.transformer.attention import Foresight, installed, sink_logits_of
+from offstage.host.transformer.dense import DenseKv, kv_geometry
+from offstage.host.transformer.index_keys import IndexedKv, resident_keys
+from offstage.host.transformer.quantized import QuantizedKv
+from offstage.host.transformer.resident import ResidentAttention
+from offstage.host.transformer.sensitivity import Choice, Probe, choose, measured
+from offstage.host.transformer.tiered import TieredAttention
+from offstage.testbeds.beds.status import counters_since, device_counters
+from offstage.testbeds.capture.model import Loaded
+from offstage.testbeds.live.host_run import overruns
+from offstage.testbeds.live.model.fit import (
+    Quantizers,
+    bits_of,
+    blocks_chosen,
+    fitted,
+    model_identity,
+    pool_sizes,
+    quantizers_of,
+    value_type,
+)
+from offstage.testbeds.live.model.kept_prefill import prefill_once
+from offstage.testbeds.live.model.options import KvType, ModelOptions
+from offstage.testbeds.live.model_results import (
+    GroupRead,
+    KvStored,
+    ModelMachine,
+    ModelPass,
+    ModelSummary,
+    TextWorkload,
+    TierUsed,
+    compared,
+    perplexity,
+    share_read,
+)
+from offstage.testbeds.live.run_figures import ends_differ
+from offstage.testbeds.live.vacuous import (
+    kl_beyond,
+    pool_holds_all,
+    told_in_vain,
+    warm_start,
+)
+from offstage.testbeds.machine import machine
+from offstage.testbeds.progress import Progress
+
+__all__ = ["TextRun"]
+
+
+class TextRun:
+    """One model and one text, at one daemon after another."""
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        loaded: Loaded,
+        weights: Weights,
+        block_tokens: int,
+        progress: Progress,
+    ) -> None:
+        """Raises BadInput for a model that the kernel cannot compute."""
+        self.options, self.loaded, self.weights = options, loaded, weights
+        self.progress, self.arrays = progress, options.arrays()
+        own = self.geometry = kv_geometry(
+            loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
+        )
+        if options.index_keys == "tier":
+            self.geometry = with_index_blocks(own)
+        HbmPool(self.geometry, 1, self.arrays).blocks()  # refuses what the library cannot hold
+        sinks = sink_logits_of(loaded.model)
+        self.sink_logits = {own.parts[one][0]: sinks[one] for one in sinks}
+        self.kv = self._whole = DenseKv(loaded.model, own)
+        self.tokens: list[int] = []
+        self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
+        self._held: tuple[KvType, int] = "model", 0
+        self.context: Context
+        self.selector = ""
+        self.blocks_written = 0
+        self.link: Endpoint
+        self.control: Control
+        self.fabric: Fabric
+        self.tier: TierUsed
+        self.record = AgentRecord()
+        """Of the selection decoded last."""
+        self.quantizer: Quantizer | None = None
+        self._alone: Quantizers = {}  # each in the smallest blocks
+        self.choice: Choice | None = None
+
+    def attach(self, link: Endpoint, control: Control, fabric: Fabric) -> None:
+        """Use this daemon from now on. Raises BadInput where its blocks are not the model's."""
+        self._alone |= quantizers_of(self.options.kv_dtypes, self.geometry, control)
+        self.link, self.control, self.fabric = link, control, fabric
+        self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
+
+    def summary(self, passes: list[ModelPass], notes: list[Note]) -> ModelSummary:
+        """The results of `passes`."""
+        options, geometry = self.options, self.geometry
+        return ModelSummary(
+            model=model_identity(options, self.loaded, self.weights, geometry),
+            workload=TextWorkload(
+                text=options.text.name,
+                context_tokens=len(self._read),
+                steps=options.steps,
+                block_tokens=geometry.block_tokens,
+                block_bytes=self.control.geometry.payload_size_bytes,
+                selector=", ".join(dict.fromkeys(one.selector for one in passes)),
+                kernel=options.kernel,
+                device=options.device,
+                sink_blocks=options.sink_blocks,
+                window_blocks=options.window_blocks,
+                generated=options.generate,
+                ahead=options.ahead,
+                index_keys=options.index_keys if self.loaded.shape.top_k else "",
+                prefill_blocks_written=self.blocks_written,
+            ),
+            kv=[
+                KvStored.of(
+                    kind,
+                    geometry,
+                    self._alone[kind] if len(options.kv_dtypes) > 1 else self.quantizer,
+                    self.choice if kind == "auto" else None,
+                    options.max_kl,
+                )
+                for kind in options.kv_dtypes
+            ],
+            tier=self.tier,
+            dense_perplexity=passes[0].dense_perplexity,
+            passes=passes,
+            notes=list(dict.fromkeys(notes)),
+            machine=ModelMachine(
+                **msgspec.structs.asdict(machine()),
+                torch=importlib.metadata.version("torch"),
+                transformers=importlib.metadata.version("transformers"),
+            ),
+            command=options.command,
+            version=offstage.__version__,
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens of the session when the last one is decoded."""
+        return len(self.tokens) + self.options.steps
+
+    @property
+    def room(self) -> int:
+        """Blocks of a layer by then."""
+        return self.geometry.block_count(self.length)
+
+    @property
+    def blocks_read(self) -> int:
+        """Blocks of all layers that hold what attention can read by then, and index keys."""
+        held = self.source.geometry
+        keys = self.room * sum(one.form == "index" for one in held.layers)
+        return held.blocks_read(self.length) + keys
+
+    def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
+        """Read the longest context, and hold all of it in the first type. `keep`: from the user's
+        cache, and into it."""
+        kv, piece = self._whole, self.options.prefill_piece
+        self.tokens = self._read = tokens
+        self.progress.start("prefill", len(tokens), "tokens")
+        if keep:
+            self._bits = self._bits_of(None)
+            last = len(tokens) // self.geometry.block_tokens - 1
+            prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)
+        else:
+            kv.prefill(tokens, piece, self.progress.advance)
+        if self.options.max_kl is not None:
+            self._choose(self.options.max_kl)
+        self.hold(self.options.kv_dtypes[0], len(tokens))
+
+    def hold(self, kind: KvType, context_tokens: int) -> None:
+        """A context of this many tokens, in this type, from now on: writes what the tier lacks."""
+        if (kind, context_tokens) == self._held:
+            return
+        self._held = kind, context_tokens
+        geometry, pad = self.geometry, kind == "auto" or len(self.options.kv_dtypes) > 1
+        if context_tokens != len(self.tokens):
+            self.tokens = self._read[:context_tokens]
+            whole = context_tokens == len(self._read)
+            self.kv = self._whole if whole else self._whole.front(context_tokens)
+        self.quantizer = fitted(geometry, self._alone[kind], self.control, pad=pad)
+        self._bits = self._bits_of(self.quantizer)
+        geometry = self.source.geometry
+        ordinals = range(context_tokens // geometry.block_tokens)
+        identities = [self._name_of([], ordinal) for ordinal in ordinals]
+        handle = self.control.session_open(select_blocks=1)
+        appended = append_chunks(self.control, handle, identities, geometry.layer_count)
+        layers = range(geometry.layer_count)
+        kept_from = [geometry.first_block(layer, context_tokens + 1) for layer in layers]
+        spans = [geometry.chunks_per_block(layer) for layer in layers]
+        write = MissingWriter(self.fabric, handle, appended.stored_layers, kept_from, spans)
+        blocks = sum(len(identities) // span for span in spans)
+        self.progress.start("write to the tier", blocks, "blocks")
+
+        def written(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
+            write(layer, first, blocks)
+            self.progress.advance(len(blocks))
+
+        self.select_by(self.options.selectors[0], identities, written)
+        self.control.session_close(handle, keep=True)
+        self.blocks_written += write.blocks_written
+
+    def select_by(
+        self, name: str, identities: list[int] | None = None, written: BlockWriter | None = None
+    ) -> None:
+        """Score blocks by this selector from now on. `identities`: of a new context, whose blocks
+        `written` takes."""
+        if identities is None and name == self.selector:
+            return
+        make = selectors_of(self.options.kernel, self.options.device)
+        known = self.context.identities if identities is None else identities
+        self.context = compute_context(self.source, known, name, written, make)
+        self.selector = name
+
+    def _choose(self, max_kl: float) -> None:
+        """Types of the KV heads, by measurement, and a quantizer that fits the daemon."""
+        layers, heads = self.geometry.layer_count, self.geometry.layers[0].kv_heads
+        self.progress.start("measure KV types", layers * heads, "heads")
+        probe = Probe(self._whole, self._read)
+        effects = measured(probe, self.progress.advance)
+        self.choice = choose(probe, effects, max_kl, self.control.geometry.lba_size_bytes)
+        self._alone["auto"] = self.choice.quantizer
+        fitted(self.geometry, self.choice.quantizer, self.control, pad=True)
+
+    def _bits_of(self, quantizer: Quantizer | None) -> str:
+        return bits_of(self.options, self.loaded, self.weights, self.geometry, quantizer)
+
+    @property
+    def source(self) -> DenseKv | QuantizedKv | IndexedKv:
+        """The context's blocks as the tier holds them."""
+        quantizer = self.quantizer
+        held = self.kv if quantizer is None else QuantizedKv(self.kv, quantizer)
+        if self.options.index_keys == "resident":
+            return held
+        geometry = self.geometry if quantizer is None else quantizer.geometry
+        return IndexedKv(held, self.kv, geometry, self.control.geometry.payload_size_bytes)
+
+    @property
+    def _pool_arrays(self) -> Arrays:
+        quantizer = self.quantizer
+        return self.arrays if quantizer is None else QuantizedArrays(self.arrays, quantizer)
+
+    def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
+        """One selection over the whole text."""
+        options, geometry = self.options, self.geometry
+        own = self.loaded.shape.chooses_itself
+        chosen = blocks_chosen(select_blocks, self.loaded.shape, geometry, self.length)
+        before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
+        counted = device_counters(self.link)
+        pool = self._pool(chosen)
+        attention, logits, grown = self._decoded(chosen, following, pool, arm)
+        ledger = Ledger.of(self.control.ledger()).since(before)
+        counted = counters_since(counted, device_counters(self.link))
+        guesses = self._guesses() - guesses_before
+        guessed_at = guesses and options.predict
+        guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
+        foretold = attention.predicted.foretold
+        blocks_read = ledger.bytes_read // self.control.geometry.payload_size_bytes
+        dense = self.kv.logits(grown).cpu().numpy()
+        known = grown if options.generate else [*grown, following[options.steps]]
+        positions = compared(logits, dense, known, len(self.tokens))
+        kl_mean = float(np.mean([one.kl for one in positions]))
+        kind, whole = self._held[0], chosen == self.room
+        choice = self.choice if kind == "auto" and whole else None
+        self.record = record = attention.record
+        stall_ms = record.stall_ms()
+        return ModelPass(
+            arm=arm,
+            context_tokens=len(self.tokens),
+            kv_dtype=kind,
+            selector="indexer" if own else self.selector,
+            select_blocks=chosen,
+            share_read=share_read(record, geometry, len(self.tokens)),
+            perplexity=perplexity([one.nll for one in positions]),
+            dense_perplexity=perplexity([one.dense_nll for one in positions]),
+            top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
+            kl_mean=kl_mean,
+            kl_max=max(one.kl for one in positions),
+            logit_error_max=max(one.logit_error for one in positions),
+            bit_equal=self._bit_equal(logits, grown) if whole or own else None,
+            demands=ledger.demands,
+            bytes_read=ledger.bytes_read,
+            hit=ledger.ended.hit_rate,
+            late=ledger.ended.late_rate,
+            stall_ms_p50=quantile(stall_ms, 0.5),
+            stall_ms_p99=quantile(stall_ms, 0.99),
+            token_ms_p50=quantile(record.token_ms(), 0.5),
+            index_key_bytes=sum(one.nbytes for one in self.kv.index_keys.values()),
+            state_bytes=self.kv.state_bytes,
+            groups=self._groups(record),
+            blocks_verified=record.blocks_verified,
+            blocks_corrupt=record.blocks_corrupt,
+            blocks_recomputed=record.blocks_recomputed,
+            ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
+            pace_overruns=overruns(str(self.control.status()["model"]), counted),
+            positions=positions,
+            predicted=attention.predicted.agreement(),
+            guesses=guesses,
+            guesses_used=guessed["used"],
+            guesses_late=guessed["late"],
+            guesses_unused=guessed["unused"],
+            traffic=float(share(blocks_read, foretold.reference_reads)) if guessed_at else None,
+            worth=foretold.worth if guessed_at else None,
+            curve=foretold.curve() if guessed_at else [],
+            text=self.loaded.tokenizer.decode(grown) if options.generate else "",
+            notes=[
+                *warm_start(before),
+                *pool_holds_all(self.blocks_read, pool.pool_blocks, "the text"),
+                *(kl_beyond(kl_mean, options.max_kl, choice.tail_tokens) if choice else []),
+                *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
+            ],
+        )
+
+    def _groups(self, record: AgentRecord) -> list[GroupRead]:
+        """What the entries and the index keys in the tier took; nothing where keys are resident."""
+        if self.options.index_keys == "resident":
+            return []
+        size = self.control.geometry.payload_size_bytes
+        keys = [(one.index_demands, one.index_stall_ns) for one in record.tokens]
+        both = [(one.demands, one.stall_ns) for one in record.tokens]
+        rest = [(n - k, t - s) for (n, t), (k, s) in zip(both, keys, strict=True)]
+        return [GroupRead.of("latents", rest, size), GroupRead.of("index keys", keys, size)]
+
+    def dense_text(self) -> str:
+        """What the model writes after the context with its own dense attention, greedily."""
+        self.progress.start("the same by dense attention", self.options.steps, "steps")
+        found = self.kv.generate(self._chosen, self.options.steps, self.progress.advance)
+        return str(self.loaded.tokenizer.decode(found))
+
+    def _guesses(self) -> int:
+        """Blocks of the next layer announced to the tier ahead of their demand, so far."""
+        return self.fabric.stats().get("guesses", 0)
+
+    def _decoded(
+        self, chosen: int, following: list[int], pool: HbmPool, arm: str
+    ) -> tuple[TieredAttention, NDArray[np.float32], list[int]]:
+        """The attention that read from the tier, the logits after each token, and the tokens."""
+        options = self.options
+        rule = SelectionRule(self.selector, chosen, options.sink_blocks, options.window_blocks)
+        decoder = Decoder(
+            self.fabric, pool, self.source, rule, options.kernel, sink_logits=self.sink_logits
+        )
+        self.fabric.register(pool.memory.landing)
+        grown: list[int] = []
+        try:
+            attention = TieredAttention(
+                self.control,
+                decoder,
+                self.context,
+                lambda ordinal: self._name_of(
+                    grown, ordinal, len(self.tokens), chosen, options.kernel, self.selector
+                ),
+                options.time_per_token_s,
+                self.quantizer,
+                (self.control.geometry.slot_count, options.traffic),
+                self.kv.open_block,
+            )
+            attention.ahead = options.ahead
+            foresight = Foresight(attention.told) if options.predict else None
+            phase = f"{arm or 'decode'}, {chosen} of {self.room} blocks in each"
+            self.progress.start(phase, options.steps, "steps")
+            given = [] if options.generate else following[: options.steps + 1]
+            begun = time.monotonic()
+            logits = self._steps(attention, given, grown, foresight)
+            attention.record.wall_s = time.monotonic() - begun
+            return attention, logits, grown
+        finally:
+            self.fabric.unregister(pool.memory.landing)
+
+    def _pool(self, chosen: int) -> HbmPool:
+        """The HBM pool for a selection of `chosen` blocks."""
+        geometry = self.source.geometry
+        sizes = pool_sizes(self.options, geometry, chosen, self.length)
+        return HbmPool(geometry, sizes[0], self._pool_arrays, sizes[1])
+
+    def _steps(
+        self,
+        attention: TieredAttention | ResidentAttention,
+        following: Sequence[int],
+        grown: list[int],
+        foresight: Foresight | None = None,
+    ) -> NDArray[np.float32]:
+        """Decode token by token into `grown`: the logits after each, `[steps, vocabulary]`.
+        Without `following` the model chooses the tokens, except its end of text."""
+        model, first = self.loaded.model, len(self.tokens)
+        token = following[0] if following else self._chosen(self.kv.last_logits)
+        found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
+        keys, layers = None, self.kv.session_layers()
+        if self.kv.index_keys and not layers:
+            resident = self.options.index_keys == "resident"
+            keys = resident_keys(self.kv.index_keys) if resident else attention.index_keys
+        with installed(model, attention, foresight, keys, layers) as decode:
+            for step, row in enumerate(found):
+                grown.append(token)
+                attention.begin_token()
+                row[:] = decode(token, first + step).cpu().numpy()
+                attention.end_token()
+                if following:
+                    token = following[min(step + 1, len(following) - 1)]
+                else:
+                    token = self._chosen(row)
+                self.progress.advance(1)
+        attention.close()
+        return found
+
+    def _chosen(self, logits: NDArray[np.float32]) -> int:
+        allowed = logits.copy()
+        allowed[list(self.loaded.end_tokens)] = -np.inf
+        return int(allowed.argmax())
+
+    def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int]) -> bool:
+        """Decode the same tokens with the same kernel, with all blocks in memory."""
+        geometry = self.source.geometry
+        attention = ResidentAttention(
+            self._pool_arrays,
+            self.options.kernel,
+            geometry,
+            lambda layer: self.source.blocks(layer, 0, self.context.names_of(geometry, layer)),
+            self.length,
+            self.quantizer,
+            self.sink_logits,
+            self.kv.open_block,
+        )
+        self.progress.start("the same in memory", self.options.steps, "steps")
+        return bool(np.array_equal(self._steps(attention, grown, []), logits))
+
+    def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
+        """Names the full block at an ordinal by everything that determines its bytes. The last
+        piece of a prefill is shorter, and sums of other shapes round differently."""
+        end, piece = (ordinal + 1) * self.geometry.block_tokens, self.options.prefill_piece
+        tokens = np.array([*self.tokens, *grown][:end], np.int64).tobytes()
+        behind = min(end, len(self.tokens))
+        together = min(len(self._read), -(-behind // piece) * piece)
+        text = json.dumps([self._bits, together, *more]).encode()
+        digest = hashlib.blake2b(text + tokens, digest_size=16).digest()
+        return int.from_bytes(digest, "little")

@@ -161,7 +161,7 @@ def test_several_types_and_lengths_are_measured_in_one_run(
         (one,) = drive(tier, model, text, tmp_path / "alone", *own)["passes"]
         assert one["kl_mean"] == pytest.approx(rows[length, "int8"]["kl_mean"], rel=0.01)
     assert one["positions"] == rows[CONTEXT, "int8"]["positions"]
-    (kept,) = (tmp_path / "cache/offstage/prefill").glob("*/kv")
+    (kept,) = (tmp_path / "cache/offstage/prefill").glob("*/layers")
     before = kept.stat().st_ino
     drive(tier, model, text, tmp_path / "again", *several)
     assert kept.stat().st_ino == before

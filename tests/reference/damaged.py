@@ -17,12 +17,12 @@ def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the first block of each fetch a wrong checksum until the test ends."""
     check = Decoder._check
 
-    def damaged(member: Any, layer: int, result: Any, record: Any) -> None:
+    def damaged(decoder: Decoder, member: Any, result: Any, record: Any) -> None:
         wrong = result.checksums.copy()
         wrong[:1] ^= 1
-        check(member, layer, replace(result, checksums=wrong), record)
+        check(decoder, member, replace(result, checksums=wrong), record)
 
-    monkeypatch.setattr(Decoder, "_check", staticmethod(damaged))
+    monkeypatch.setattr(Decoder, "_check", damaged)
 
 
 def damage_store(store: Path, every: int) -> int:

@@ -120,7 +120,8 @@ def format_share(share: float) -> str:
     if 0.9995 <= share < 1.0:
         # More digits rather than a rounded 100: the misses are what the reader looks for.
         digits = min(6, math.floor(-math.log10(1.0 - share)) - 1)
-        return f"{math.floor(round(share * 10 ** (digits + 2), 6)) / 10**digits:.{digits}f} %"
+        parts = min(math.floor(round(share * 10 ** (digits + 2), 6)), 10 ** (digits + 2) - 1)
+        return f"{parts / 10**digits:.{digits}f} %"
     if 0.0 < share < 0.0005:
         return "< 0.1 %" if share >= 0.00005 else "< 0.01 %"
     return f"{share * 100:.1f} %".replace("-", "−")

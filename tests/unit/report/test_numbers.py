@@ -15,6 +15,7 @@ from offstage.testbeds.report.page import numbers
     [
         (numbers.percent, 0.973, "97.3 %"),
         (numbers.percent, 0.99996, "99.996 %"),
+        (numbers.percent, 1 - 1e-15, "99.999999 %"),
         (numbers.percent, -0.021, "−2.1 %"),
         (numbers.percent, 0.0002, "< 0.1 %"),
         (numbers.ratio, 1.239, "1.24×"),

@@ -116,7 +116,7 @@ def test_a_lab_run_and_a_comparison_have_theirs(lab: SimpleNamespace, tmp_path: 
     write_text(tmp_path / "compare.json", as_json(found))
     checked("file compare", (tmp_path / "compare.json").read_text(encoding="utf-8"))
     again = names_of(figures_of_file(tmp_path / "compare.json"))
-    assert again == names_of(figures_of_comparison(found)) and len(again) == 8
+    assert again == names_of(figures_of_comparison(found)) and len(again) == 9
 
 
 def test_an_engines_file_has_its_own_and_another_is_refused(

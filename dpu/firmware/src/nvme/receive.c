@@ -203,7 +203,7 @@ void
 ofs_nvme_got(struct ofs_nvme_connection *connection, uint32_t bytes)
 {
 	struct ofs_nvme_request *request = connection->filling;
-	uint8_t *at;
+	uint8_t *at = NULL;
 	int rc = 0;
 
 	connection->heard_ns = connection->nvme->now_ns;

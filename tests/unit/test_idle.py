@@ -66,6 +66,7 @@ VALUES = {
     "time_unit": "s",
     "select_blocks": "8",
     "dtype": "float32",
+    "index_keys": "tier",
     "kv_dtype": "int8",
     "max_kl": "0.01",
     "ahead": "hint",

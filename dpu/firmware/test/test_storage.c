@@ -413,8 +413,9 @@ try_starts(const char *path)
 
 	ofs_clock_init_os(&clock);
 	if (ofs_storage_open(&storage, &config, &clock, NULL, 0) != 0)
-		return; /* try_side said so */
-	buffer = calloc(4, BLOCK);
+		return;                                       /* try_side said so */
+	buffer = aligned_alloc(BLOCK, 4 * (size_t)BLOCK); /* I/O takes aligned memory alone */
+	assert(buffer != NULL);
 	for (uint32_t count = 1; count <= 4; count += 3) {
 		struct ofs_io_done done[4];
 		uint64_t before = storage->starts;

@@ -36,7 +36,9 @@ def accept(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="folder of a demo, a testbed's run, a pod's run or a lab run"
+            metavar="RUN",
+            help="folder of a demo, a testbed's run, a pod's run or a lab run; file of `bench "
+            "engine --out`",
         ),
     ],
     benches: Annotated[

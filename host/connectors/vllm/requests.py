@@ -113,15 +113,17 @@ class RequestLog:
             record.token_at(self._at())
 
     def finish(self, request_id: str) -> None:
-        """A request has ended."""
+        """A request has ended; vLLM says so before it says that the step of its last token has."""
         _, record = self._open.pop(request_id, (None, None))
-        if record is not None and record.end_ns is not None:
-            record.output_tokens = 1 + sum(count for _, count in record.gaps_ns)
+        if record is not None:
             self._ended.append(record)
 
     def write(self) -> None:
         """Write all that have ended. RunFailed: the disk refuses."""
-        write_requests(self._path, [(RUN, list(self._ended))])
+        ended = [one for one in self._ended if one.end_ns is not None]
+        for record in ended:
+            record.output_tokens = 1 + sum(count for _, count in record.gaps_ns)
+        write_requests(self._path, [(RUN, ended)])
 
     def _there(self, record: RequestRecord, there: There) -> None:
         """Blocks of a load were there, the first of them and the last."""

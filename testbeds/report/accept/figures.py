@@ -16,7 +16,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.outside import decode_json, read_json
-from offstage.testbeds.bench.engines.result import Arm, EngineResult
+from offstage.testbeds.bench.engines.result import RECOMPUTE, Arm, EngineResult
 from offstage.testbeds.bench.fabric import FabricResult
 from offstage.testbeds.bench.links import LinksResult
 from offstage.testbeds.bench.pod.reuse import ScheduleResult
@@ -38,10 +38,15 @@ from offstage.testbeds.report.run.runs import run_of
 
 __all__ = ["RunSeen", "digest", "of_bench", "of_live", "of_run"]
 
-FIX = "name a folder of `demo`, `host run`, `testbed run`, `pod run`, `lab run` or `lab pod`"
+FIX = (
+    "name a folder of `demo`, `host run`, `testbed run`, `pod run`, `lab run` or `lab pod`, "
+    "or the file of `bench engine --out`"
+)
 BENCH_FIX = "give what `offstage bench fabric|storage|engine|schedule --out` wrote"
-NOT_THE_TIER = ("recompute", "file system")
+NOT_THE_TIER = (RECOMPUTE, "file system")
 """Arms of `bench engine` without it."""
+UNREADABLE = "get_unreadable"
+"""The connector's count of objects that were stored and failed their check or their read."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ def of_run(folder: Path, policy: str = "") -> RunSeen:
     data, where = read_bytes(folder, FIX)
     path = Path(where)
     kind = decode_json(data, where, FIX, _Kind).kind
+    if _is_of(EngineResult, data, where):
+        engine = decode_json(data, where, FIX, EngineResult, what="not the result of a bench")
+        _check_policy(policy, map(_of_arm, engine.arms), where)
+        seen = _checked(_engine(engine, path.name, policy), where)
+        return RunSeen(policy or "all arms", digest(path), seen)
     if kind == LAB_KIND:
         return RunSeen(policy or "all points", digest(path), list(_of_lab(path, policy)))
     if kind == "pod":
@@ -155,12 +165,17 @@ def _of_pods(data: bytes, where: str, policy: str) -> Iterator[Seen]:
 def of_bench(path: Path) -> list[Seen]:
     """The figures of the JSON of a bench. BadInput for a bench that has none of them."""
     data, where = read_bytes(path, BENCH_FIX)
-    keys = decode_json(data, where, BENCH_FIX, dict[str, object], what="no result of a bench")
-    for mark, kind, seen in BENCHES:
-        if all(key in keys for key in mark):
+    for _, kind, seen in BENCHES:
+        if _is_of(kind, data, where):
             found: Any = decode_json(data, where, BENCH_FIX, kind, what="no result of a bench")
             return _checked(seen(found, path.name), where)
     raise BadInput("no result of a bench that is judged", where, BENCH_FIX)
+
+
+def _is_of(kind: type, data: bytes, where: str) -> bool:
+    """Whether a JSON document has the keys of this bench's result."""
+    keys = decode_json(data, where, BENCH_FIX, dict[str, object], what="no result of a bench")
+    return any(one is kind and all(key in keys for key in mark) for mark, one, _ in BENCHES)
 
 
 def _links(found: LinksResult, file: str) -> Iterator[Seen]:
@@ -203,11 +218,14 @@ def _schedule(found: ScheduleResult, file: str) -> Iterator[Seen]:
         yield Seen("reuse", one.live.hit, source=source)
 
 
-def _engine(found: EngineResult, file: str) -> Iterator[Seen]:
-    alone = found.arms.get("recompute", Arm())
+def _engine(found: EngineResult, file: str, policy: str = "") -> Iterator[Seen]:
+    """Of each arm with the tier, or of the one with the name `policy`."""
     for name, arm in found.arms.items():
-        if name in NOT_THE_TIER:
+        which = _of_arm(name)
+        if which in NOT_THE_TIER or policy not in ("", which):
             continue
+        alone = found.arms.get(name.removesuffix(which) + RECOMPUTE, Arm())
+        count = len(arm.first_s)
         pairs = _without_hits(arm, alone)
         if pairs:
             with_tier, without = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -215,6 +233,19 @@ def _engine(found: EngineResult, file: str) -> Iterator[Seen]:
             yield Seen("ttft_cost", with_tier / without - 1.0, source=source)
         else:
             yield Seen("ttft_cost", None, reason=f"{name}: no request without a hit")
+        if found.load_before is None and arm.reused:
+            share = sum(arm.reused) / (found.rounds * sum(found.tokens))
+            yield Seen(
+                "reuse", share, source=f"{file}: {name}, {count:,} requests of {found.trace}"
+            )
+        if UNREADABLE in arm.counters:
+            source = f"{file}: {name}, {count:,} requests with the same tokens as without the tier"
+            yield Seen(LOST, arm.counters[UNREADABLE], source=source)
+
+
+def _of_arm(name: str) -> str:
+    """The arm's own name, without the length of its prompts."""
+    return name.rpartition(" tokens, ")[2]
 
 
 def _without_hits(arm: Arm, alone: Arm) -> list[tuple[float, float]]:

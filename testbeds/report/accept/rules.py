@@ -104,7 +104,7 @@ RULES = {
             ">",
             0.7,
             "share of a trace's prompt tokens whose KV was there",
-            "needs a lab run of a trace",
+            "needs a lab run of a trace, or `bench engine --trace`",
             percent,
         ),
         Rule(

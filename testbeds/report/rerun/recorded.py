@@ -23,6 +23,7 @@ from offstage.asic_model.trace import Trace, read_trace
 from offstage.asic_model.twice import PARTS, no_room, twice, used
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.notes import Note
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.bottleneck.figures import (
     compute_share,
@@ -49,6 +50,11 @@ __all__ = ["recorded_bottleneck"]
 NO_POOL = "a log holds demands, and not what a larger pool would have held"
 NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"
 NO_HOST = "no host's summary.json lies beside the log"
+STEPS = Note(
+    "steps-for-tokens",
+    "a token is here a step of a session, as of a serving engine a read or a look-up, and its "
+    "pauses are the GPU's own time: no host's summary.json lies beside the log",
+)
 
 
 def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottleneck:
@@ -64,9 +70,10 @@ def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottle
     base = again.run(())
     summary, result = run.summary, run.result
     figures = _figures(run, trace, base, preset)
-    told = check(str(folder), _subject(run), figures, again.outcomes, run.notes)
     if result is None or summary is None:
-        return told
+        notes = [*run.notes, STEPS]
+        return check(str(folder), _subject(run), figures, again.outcomes, notes)
+    told = check(str(folder), _subject(run), figures, again.outcomes, run.notes)
     waits = result.stall_ms_by_token
     return msgspec.structs.replace(
         told,

@@ -101,6 +101,20 @@ def test_a_request_that_loads_has_every_moment(tmp_path: Path) -> None:
     )
 
 
+def test_the_last_token_counts_though_its_step_ends_after_the_request(tmp_path: Path) -> None:
+    """vLLM ends a request while it reads what a step gave, and then passes the step's report on.
+    One token alone is a record too."""
+    engine = Engine(tmp_path, 10, 0)
+    engine.plans.arrive(engine.request)
+    plan = engine.plans.plan({"r": 10}, lambda _: [0, 1])
+    engine.plans.finish(engine.request)
+    engine.now = 140
+    engine.plans.learn(Report(plan.number, 0, there=There()))
+    one = engine.record()
+    one.check("vLLM")
+    assert (one.output_tokens, one.first_token_ns, one.end_ns) == (1, 40, 40)
+
+
 def test_blocks_that_are_computed_all_the_same_are_wasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

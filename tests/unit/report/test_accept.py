@@ -283,9 +283,36 @@ def test_the_cost_in_ttft_is_of_requests_that_reuse_nothing(tmp_path: Path) -> N
     engine = msgspec.structs.replace(RESULTS["engine"], arms=arms)
     path = tmp_path / "engine.json"
     path.write_text(as_json(engine.document()), encoding="utf-8")
-    tier, hit = of_bench(path)
+    tier, hit = [one for one in of_bench(path) if one.name == "ttft_cost"]
     assert tier.value == pytest.approx(0.1) and "2 requests" in tier.source
     assert hit.value is None and hit.reason == "all hit: no request without a hit"
+
+
+def test_a_bench_of_an_engine_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """Its reuse is of the trace's prompts, what it lost are objects that failed their check;
+    prompts that are alone are no trace, and pay for the tier by length."""
+    counters = {"get_unreadable": 2.0}
+    arms = {
+        "recompute": Arm([1.0, 1.0], [0, 0]),
+        "tier": Arm([1.5, 0.1], [0, 48], counters),
+        "file system": Arm([2.0, 2.0], [0, 0]),
+    }
+    engine = msgspec.structs.replace(RESULTS["engine"], arms=arms, rounds=1, tokens=[32, 64])
+    path = tmp_path / "engine.json"
+    path.write_text(as_json(engine.document()), encoding="utf-8")
+    found = of_run(path)
+    assert found.subject == "all arms"
+    assert values_of(found.seen) == {"ttft_cost": 0.5, "reuse": 0.5, LOST: 2.0}
+    with pytest.raises(BadInput, match="did you mean 'tier'"):
+        of_run(path, "teir")
+    alone = {
+        "32 tokens, recompute": Arm([1.0], [0]),
+        "32 tokens, fetch": Arm([1.25], [0], counters),
+        "32 tokens, choose": Arm([4.0], [0]),
+    }
+    engine = msgspec.structs.replace(engine, arms=alone, load_before=0.5)
+    path.write_text(as_json(engine.document()), encoding="utf-8")
+    assert values_of(of_run(path, "fetch").seen) == {"ttft_cost": 0.25, LOST: 2.0}
 
 
 def test_the_command_says_it_by_text_json_page_and_exit_code(

@@ -49,6 +49,10 @@ __all__ = ["recorded_bottleneck"]
 
 NO_POOL = "a log holds demands, and not what a larger pool would have held"
 NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"
+FIX = (
+    "name a folder of `demo` or `lab run`; of an engine or a pod that of each daemon's own "
+    "`dpu serve --record`"
+)
 NO_HOST = "no host's summary.json lies beside the log"
 STEPS = Note(
     "steps-for-tokens",
@@ -157,5 +161,5 @@ def _has_log(folder: Path) -> bool:
     if (folder / LOG_NAME).is_file() or any(folder.glob(f"{RECORDS}/*/{LOG_NAME}")):
         return True
     if not (folder / SUMMARY_NAME).is_file():
-        raise BadInput("holds no run", str(folder), "name a folder of `demo` or `lab run`")
+        raise BadInput("holds no run", str(folder), FIX)
     return False

@@ -37,8 +37,7 @@ def accept(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="folder of a demo, a testbed's run, a pod's run or a lab run; file of `bench "
-            "engine --out`",
+            help="folder of any run, or the file of `bench engine --out`",
         ),
     ],
     benches: Annotated[

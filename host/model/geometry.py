@@ -37,7 +37,8 @@ __all__ = ["KvForm", "KvGeometry", "LayerKv"]
 class KvGeometry:
     """A model's KV cache, its numbers stored as `value_type`; `source` says where the sizes are
     published; `context_tokens`: the longest session that the model takes, 0 where none is stated.
-    `scaled`: entries and index keys are FP8 rows of these numbers (`rows.py`). Raises `BadInput`
+    `scaled`: entries and index keys are FP8 rows of these numbers (`rows.py`). `absent`: of a tier,
+    the model's layers that it holds nothing of, ascending: they keep states. Raises `BadInput`
     when a number is out of range, when `block_tokens` is not a multiple of each layer's
     `tokens_per_entry`, when a layer reuses the selection of a layer that comes later or that does
     not select, or when a layer cannot be FP8 rows."""
@@ -50,6 +51,7 @@ class KvGeometry:
     source: str = ""
     context_tokens: int = 0
     scaled: bool = False
+    absent: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -158,18 +160,23 @@ class KvGeometry:
     def in_tier(self, block_tokens: int, value_type: ValueType) -> "KvGeometry":
         """The layers that a tier holds of this model, in blocks of `block_tokens` entries."""
         layers = tuple(part for layer in self.layers for part in layer.in_tier())
-        return replace(self, layers=layers, block_tokens=block_tokens, value_type=value_type)
+        absent = tuple(number for number, one in enumerate(self.layers) if not one.has_entries)
+        return replace(
+            self, layers=layers, block_tokens=block_tokens, value_type=value_type, absent=absent
+        )
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
-        """By layer of the model, the layers that its attention reads: one, or a window and the
-        entries beside it. Behind them, each layer of index keys."""
+        """By layer of the model, the layers that its attention reads: one, a window and the entries
+        beside it, or none where it keeps a state. Behind them, each layer of index keys."""
         found: list[tuple[int, ...]] = []
         for number, layer in enumerate(self.layers):
             if layer.form == "entries":
                 found[-1] = (*found[-1], number)
             else:
                 found.append((number,))
+        for number in self.absent:
+            found.insert(number, ())
         return tuple(found)
 
     def beside(self, layer: int) -> int | None:

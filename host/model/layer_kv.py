@@ -91,9 +91,9 @@ class LayerKv:
 
     def in_tier(self) -> tuple["LayerKv", ...]:
         """The layers that a tier holds of it: itself, or of one that compresses its window, and
-        then its entries with their index keys and states."""
+        then its entries with their index keys and states; none of one without entries."""
         if self.form not in ("csa", "hca"):
-            return (self,)
+            return (self,) if self.has_entries else ()
         own = {"value_dim": self.head_dim, "rotary_dim": self.rotary_dim}
         window = LayerKv("window", 1, self.head_dim, window_tokens=self.window_tokens, **own)
         return window, replace(self, form="entries", window_tokens=0)

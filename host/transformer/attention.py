@@ -71,12 +71,13 @@ Step = Callable[[int, int], Any]
 
 class _Newest:
     """The model's cache object: `tokens` long, but with only the newest token's K and V; of index
-    keys it gives all. `layers`: by number, what compressors call."""
+    keys it gives all. `layers`: by number, what compressors call, and the states of recurrent
+    layers."""
 
     is_compileable = False
 
     def __init__(
-        self, index_keys: Callable[[int, Any], Any] | None, layers: Mapping[int, SessionLayer]
+        self, index_keys: Callable[[int, Any], Any] | None, layers: Mapping[int, Any]
     ) -> None:
         self.tokens = 0
         self._index_keys = index_keys
@@ -91,6 +92,24 @@ class _Newest:
     def update_indexer(self, keys: Any, layer: int) -> Any:
         assert self._index_keys is not None, "a model with indexers"
         return self._index_keys(layer, keys)
+
+    def get_conv_state(self, layer: int, state_idx: int = 0) -> Any:
+        return self.layers[layer].conv_states[state_idx]
+
+    def update_conv_state(self, states: Any, layer: int, state_idx: int = 0, **given: Any) -> Any:
+        return self.layers[layer].update_conv_state(states, state_idx, **given)
+
+    def get_recurrent_state(self, layer: int, state_idx: int = 0) -> Any:
+        return self.layers[layer].recurrent_states[state_idx]
+
+    def update_recurrent_state(self, states: Any, layer: int, state_idx: int = 0, **_: Any) -> Any:
+        return self.layers[layer].update_recurrent_state(states, state_idx)
+
+    def is_recording_past(self, layer: int) -> bool:
+        return False
+
+    def has_previous_state(self, layer: int | None = None, state_idx: int | None = None) -> bool:
+        return True
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.tokens
@@ -180,12 +199,12 @@ def installed(
     attention: LayerAttention,
     foresight: Foresight | None = None,
     index_keys: Callable[[int, Any], Any] | None = None,
-    layers: Mapping[int, SessionLayer] | None = None,
+    layers: Mapping[int, Any] | None = None,
 ) -> Iterator[Step]:
     """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: all
     keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's; of a model with some.
-    `layers`: what compressors go on with, by layer, of a model that has them; its index keys are in
-    it, and `index_keys` is None."""
+    `layers`: what compressors and recurrent layers go on with, by layer, of a model that has them;
+    index keys of compressed entries are in it, and `index_keys` is None."""
     import torch
     from transformers import AttentionInterface
 
@@ -271,7 +290,8 @@ def _picks(model: Any) -> tuple[dict[Any, Any], list[Any]]:
         found[module] = chosen
         return chosen[..., :0]  # the compressor has new entries alone to look them up in
 
-    compressors = (getattr(one.self_attn, "compressor", None) for one in model.get_decoder().layers)
+    attentions = [getattr(one, "self_attn", None) for one in model.get_decoder().layers]
+    compressors = (getattr(one, "compressor", None) for one in attentions)
     indexers = [getattr(one, "indexer", None) for one in compressors]
     return found, [one.register_forward_hook(note) for one in indexers if one is not None]
 
@@ -280,7 +300,7 @@ def sink_logits_of(model: Any) -> dict[int, NDArray[np.float32]]:
     """The learned logits of each head that count in the softmax's sum, by layer, `[q_heads]`."""
     found = {}
     for number, layer in enumerate(model.get_decoder().layers):
-        sinks = getattr(layer.self_attn, "sinks", None)
+        sinks = getattr(getattr(layer, "self_attn", None), "sinks", None)
         if sinks is not None:
             found[number] = sinks.detach().float().cpu().numpy()
     return found

@@ -19,6 +19,15 @@ from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.values import ValueType
 from offstage.host.transformer.attention import entries_of
 from offstage.host.transformer.compressed import SessionLayer, WholeCache, WholeLayer
+from offstage.host.transformer.recurrent import (
+    States,
+    copies,
+    is_recurrent,
+    new_layer,
+    state_bytes,
+    states_of,
+    take,
+)
 
 __all__ = ["DenseKv", "kv_geometry"]
 
@@ -36,6 +45,8 @@ def _whole_cache(geometry: KvGeometry) -> Any:
     if any(one.layout == "compressed" for one in geometry.layers):
         last = [geometry.layers[parts[-1]] for parts in geometry.parts]
         return WholeCache([one.tokens_per_entry if one.form == "entries" else 0 for one in last])
+    if geometry.absent:
+        return Cache([DynamicIndexedLayer() if one else new_layer() for one in geometry.parts])
     return Cache(layer_class_to_replicate=DynamicIndexedLayer)
 
 
@@ -60,17 +71,27 @@ class DenseKv:
         self.last_logits: NDArray[np.float32] = np.empty(0, np.float32)
         """Logits after the context, `[vocabulary]`."""
 
-    def prefill(self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]) -> None:
-        """Prefill the context, `piece` tokens at a time."""
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        piece: int,
+        advance: Callable[[int], None],
+        first: int = 0,
+        reached: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        """Prefill the context, `piece` tokens at a time. `first`: go on after as many, which were
+        restored; less than all. `reached` is called with the tokens read, after each piece."""
         import torch
 
-        self._cache = _whole_cache(self.geometry)
-        self._length = len(tokens)
+        if not first:
+            self._cache = _whole_cache(self.geometry)
         with torch.inference_mode():
-            for begin in range(0, len(tokens), piece):
+            for begin in range(first, len(tokens), piece):
                 some = list(tokens[begin : begin + piece])
                 last = self._pass(some, begin, logits=1)
+                self._length = begin + len(some)
                 advance(len(some))
+                reached(self._length)
             self.last_logits = last[-1].float().cpu().numpy()
 
     def tensors(self) -> dict[str, Any]:
@@ -82,36 +103,48 @@ class DenseKv:
 
         found = {"logits": torch.from_numpy(self.last_logits)}
         for number, layer in enumerate(self._cache.layers):
-            found |= {f"{number}.{name}": one for name, one in _front(layer, tokens).items()}
+            if not is_recurrent(layer):
+                found |= {f"{number}.{name}": one for name, one in _front(layer, tokens).items()}
+        if tokens == self._length:
+            found |= self.states
         return {name: one.contiguous() for name, one in found.items()}
+
+    @property
+    def states(self) -> States:
+        """The states of recurrent layers after the context; empty of a model without any."""
+        return states_of(self._cache.layers)
 
     @property
     def index_keys(self) -> dict[int, Any]:
         """The keys of each layer's indexer, `[1, tokens or entries, dim]`; empty of a model without
         one."""
-        found = {number: one.index_keys for number, one in self.session_layers().items()}
+        found = {number: one.index_keys for number, one in self._compressors().items()}
         for number, layer in enumerate(self._cache.layers):
-            if not isinstance(layer, WholeLayer) and layer.is_indexer_initialized:
+            if getattr(layer, "is_indexer_initialized", False):
                 found[number] = layer.indexer_keys
         return {number: keys for number, keys in found.items() if keys is not None}
 
-    def session_layers(self) -> dict[int, SessionLayer]:
-        """What the compressors of each layer go on with after the context; empty of a model without
-        any. Each call gives its own."""
+    def session_layers(self) -> dict[int, Any]:
+        """What compressors and recurrent layers go on with after the context, by layer; empty of a
+        model without any. Each call gives its own."""
+        return {**self._compressors(), **copies(self._cache.layers)}
+
+    def _compressors(self) -> dict[int, SessionLayer]:
         layers = enumerate(self._cache.layers)
         return {number: one.session() for number, one in layers if isinstance(one, WholeLayer)}
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of compressors that stay with a session, blocks of entries not yet full included
-        at what they hold."""
+        """Bytes of recurrent layers and of compressors that stay with a session, blocks of entries
+        not yet full included at what they hold."""
         open_entries = sum(
             self.geometry.entries(layer, self._length)
             % self.geometry.block_tokens
             * self.geometry.entry_bytes(layer)
             for layer in range(self.geometry.layer_count)
         )
-        return open_entries + sum(one.state_bytes for one in self.session_layers().values())
+        compressors = sum(one.state_bytes for one in self._compressors().values())
+        return open_entries + compressors + state_bytes(self._cache.layers)
 
     def restore(self, tensors: Mapping[str, Any], tokens: int) -> None:
         """Take `tensors` of a context of `tokens` tokens in place of `prefill`."""
@@ -121,9 +154,13 @@ class DenseKv:
         for name in tensors.keys() - {"logits"}:
             number, _, part = name.partition(".")
             parts.setdefault(int(number), {})[part] = tensors[name].to(self._model.device)
-        for at in range(len(parts)):
-            if isinstance(own := next(iter(self._cache.layers[at : at + 1]), None), WholeLayer):
+        for at in sorted(parts):
+            own = next(iter(self._cache.layers[at : at + 1]), None)
+            if isinstance(own, WholeLayer):
                 own.restore(parts[at])
+                continue
+            if own is not None and is_recurrent(own):
+                take({at: own}, {f"{at}.{name}": one for name, one in parts[at].items()})
                 continue
             self._cache.update(parts[at]["k"], parts[at]["v"], at)
             if "i" in parts[at]:
@@ -131,7 +168,8 @@ class DenseKv:
         self.last_logits = tensors["logits"].numpy()
 
     def front(self, tokens: int) -> "DenseKv":
-        """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's."""
+        """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's.
+        Recurrent layers have read nothing in it, unless these are all."""
         found = DenseKv(self._model, self.geometry)
         found.restore(self._tensors(tokens), tokens)
         return found
@@ -140,7 +178,7 @@ class DenseKv:
         """Attend in one layer to these blocks, as `blocks` gives them, until the returned call."""
         import torch
 
-        stored = self._cache.layers[layer]
+        stored = self._cache.layers[self._number(layer)]
         before = stored.keys, stored.values
         numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
         paged = numbers.reshape(len(blocks), *self.geometry.block_shape(layer))
@@ -158,8 +196,9 @@ class DenseKv:
         import torch
 
         with torch.inference_mode():
+            before = copies(self._cache.layers)
             found = self._pass(list(tokens), self._length, logits=len(tokens))
-            self._cache.crop(-len(tokens))
+            self._forget(len(tokens), before)
             return found.float()
 
     def generate(
@@ -174,13 +213,24 @@ class DenseKv:
         found: list[int] = []
         logits = self.last_logits
         with torch.inference_mode():
+            before = copies(self._cache.layers)
             for step in range(steps):
                 found.append(choose(logits))
                 last = self._pass(found[-1:], self._length + step, logits=1)
                 logits = last[-1].float().cpu().numpy()
                 advance(1)
-            self._cache.crop(-steps)
+            self._forget(steps, before)
         return found
+
+    def _forget(self, tokens: int, before: Mapping[int, Any]) -> None:
+        """Go back by as many tokens; to these states."""
+        if not before:
+            self._cache.crop(-tokens)
+        for number in range(len(self._cache.layers) if before else 0):
+            if number in before:
+                self._cache.layers[number] = before[number]
+            else:
+                self._cache.layers[number].crop(-tokens)
 
     def _pass(self, tokens: list[int], first: int, logits: int) -> Any:
         import torch
@@ -242,10 +292,13 @@ class DenseKv:
         keys: NDArray[np.float32] = numbers.reshape(len(blocks), *shape)[:, 0].float().numpy()
         return keys
 
+    def _number(self, layer: int) -> int:
+        """The layer of the model that has this layer of the tier."""
+        return next(at for at, parts in enumerate(self.geometry.parts) if layer in parts)
+
     def _entries(self, layer: int, span: slice) -> Any:
         """What is stored of some tokens, or entries, `[planes, kv_heads, entries, head_dim]`."""
-        number = next(at for at, parts in enumerate(self.geometry.parts) if layer in parts)
-        stored = self._cache.layers[number]
+        stored = self._cache.layers[self._number(layer)]
         if isinstance(stored, WholeLayer):
             compressed = self.geometry.layers[layer].form == "entries"
             return stored.entries[:, :, span] if compressed else stored.keys[:, :, span]

@@ -49,8 +49,8 @@ class ResidentAttention:
         size = max(map(geometry.block_bytes, range(geometry.layer_count)))
         for parts in geometry.parts:
             rooms = [geometry.block_count(tokens_max, part) for part in parts]
-            memory = arrays.memory(sum(rooms), size, 1)
-            for part, base in zip(parts, (0, rooms[0]), strict=False):
+            memory = arrays.memory(sum(rooms), size, 1) if parts else None
+            for part, base in zip(parts, (0, *rooms), strict=False):
                 blocks = content(part)
                 memory.write(np.arange(base, base + len(blocks), dtype=np.int32), blocks)
                 if part == parts[0]:
@@ -61,7 +61,7 @@ class ResidentAttention:
                 ):
                     memory.write(np.array([base + len(blocks)], np.int32), begun(part))
             self._memories.append(memory)
-            self._rooms.append(rooms[0])
+            self._rooms.append(sum(rooms[:1]))
         self._new_keys = NewKeys(geometry)
 
     def begin_token(self) -> None:
@@ -128,8 +128,9 @@ class ResidentAttention:
         if self._quantizer is None or slots:
             return
         where = np.array([last - 1], np.int32)
-        for layer, memory in enumerate(self._memories):
-            memory.write(where, self._quantizer.filled(layer, memory.read(where)))
+        for parts, memory in zip(self._geometry.parts, self._memories, strict=True):
+            for layer in parts:  # one: entries beside a window are not quantized
+                memory.write(where, self._quantizer.filled(layer, memory.read(where)))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -52,6 +52,9 @@ ARCHITECTURES = (
     "deepseek_v32",
     "glm_moe_dsa",
     "deepseek_v4",
+    "qwen3_next",
+    "qwen3_5_text",
+    "kimi_linear",
 )
 """Supported values of `model_type`; each is tested."""
 
@@ -95,7 +98,7 @@ class Shape:
     def top_k(self) -> int:
         """Tokens that the indexer of each layer selects in a step at most, compressed entries where
         `compresses`; 0: it has none."""
-        layers = self.cache.layers
+        layers = [one for one in self.cache.layers if one.has_entries]
         compressed = (one.top_k for one in layers if one.layout == "compressed")
         return max([layers[0].token_top_k, *compressed])
 
@@ -103,6 +106,11 @@ class Shape:
     def compresses(self) -> bool:
         """Whether layers keep an entry for several tokens, beside a window (DeepSeek-V4)."""
         return any(one.layout == "compressed" for one in self.cache.layers)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether layers keep a state in the place of entries (Qwen3-Next, Kimi Linear)."""
+        return any(one.form == "state" for one in self.cache.layers)
 
     @property
     def shares_selections(self) -> bool:
@@ -187,16 +195,23 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
 def _check_layers(cache: KvGeometry, where: str) -> None:
     """BadInput for layers that do not decode from the tier. An indexer is in every layer or none,
     as the classes that have one make it."""
+    stored = [number for number, layer in enumerate(cache.layers) if layer.has_entries]
+    if not stored:
+        raise BadInput(
+            "every layer keeps a state, and none has KV that a tier could hold",
+            f"{where}/config.json",
+            "use a model of which some layers have full attention",
+        )
     for number, layer in enumerate(cache.layers):
-        if layer.form not in ("gqa", "mla", "window", "csa", "hca"):
+        if layer.form not in ("gqa", "mla", "window", "csa", "hca", "state"):
             raise BadInput(
                 f"layer {number} keeps {layer.form}, which does not decode from the tier",
                 f"{where}/config.json",
-                "use a model of full, sliding, indexed and compressed attention alone",
+                "use a model of full, sliding, indexed, compressed and linear attention alone",
             )
-        if layer.token_top_k != cache.layers[0].token_top_k:
+        if layer.has_entries and layer.token_top_k != cache.layers[stored[0]].token_top_k:
             raise BadInput(
-                f"of layers 0 and {number} one has an indexer, and the other has none",
+                f"of layers {stored[0]} and {number} one has an indexer, and the other has none",
                 f"{where}/config.json",
                 "write indexed_attention for every layer in layer_types",
             )

@@ -43,6 +43,20 @@ SPARSE = {
     "index_head_dim": 24,
     "index_topk": 512,
 }
+# A layer of full attention behind two that keep a state.
+DELTA = {
+    "num_hidden_layers": 4,
+    "layer_types": [
+        "linear_attention",
+        "linear_attention",
+        "full_attention",
+        "full_attention",
+    ],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": None}),
@@ -86,6 +100,23 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "index_n_heads": 16,
             "index_head_dim": 16,
             "index_topk": 128,
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {**DELTA, **EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 16},
+    ),
+    "qwen3_5_text": ("Qwen3_5TextConfig", DELTA),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "num_local_experts": 4,
+            "num_hidden_layers": 4,
+            "layer_types": DELTA["layer_types"],
+            "linear_num_heads": 4,
+            "linear_head_dim": 8,
         },
     ),
     "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),

@@ -63,9 +63,10 @@ def _in_type(kind: KvType, geometry: KvGeometry, lba_bytes: int) -> Quantizer | 
 
 def check_kv_types(shape: Shape, kinds: Sequence[KvType]) -> None:
     """BadInput for a type that the model's layers cannot have, before its weights are loaded."""
+    own = shape.cache.in_tier(shape.cache.block_tokens, shape.cache.value_type)
     for kind in kinds:
         # Of auto, whose types are chosen later, the smallest.
-        _in_type("int4" if kind == "auto" else kind, shape.cache, 1)
+        _in_type("int4" if kind == "auto" else kind, own, 1)
 
 
 def fitted(
@@ -213,6 +214,13 @@ def check_predicts(shape: Shape, where: str) -> None:
             where,
             "leave it out, or use a model without sliding_attention",
         )
+    if shape.is_recurrent:
+        raise BadInput(
+            f"layers of {shape.name} keep states and select nothing, so that no next layer's "
+            "selection can be predicted",
+            where,
+            "leave it out, or use a model without linear_attention",
+        )
     if shape.chooses_itself:
         raise BadInput(
             f"layers of {shape.name} select by indexers of its own, which are not predicted",
@@ -229,6 +237,13 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
             f"layers of {shape.name} keep compressed entries, which have no type but the model's",
             "--kv-dtype",
             "use --kv-dtype model",
+        )
+    if shape.is_recurrent and "auto" in options.kv_dtypes:
+        raise BadInput(
+            f"layers of {shape.name} keep states, and types are chosen by reading the end of the "
+            "context again, before which no states are kept",
+            "--kv-dtype auto",
+            "name a type, such as fp8 or int8",
         )
     check_kv_types(shape, options.kv_dtypes)
     if options.index_keys == "tier":

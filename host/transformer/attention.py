@@ -27,8 +27,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.transformer.compressed import SessionLayer
-
 __all__ = [
     "NAME",
     "Asker",

@@ -167,23 +167,41 @@ class DenseKv:
                 self._cache.update_indexer(parts[at]["i"], at)
         self.last_logits = tensors["logits"].numpy()
 
-    def front(self, tokens: int) -> "DenseKv":
+    def front(self, tokens: int, states: States | None = None) -> "DenseKv":
         """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's.
-        Recurrent layers have read nothing in it, unless these are all."""
-        found = DenseKv(self._model, self.geometry)
-        found.restore(self._tensors(tokens), tokens)
+        `states`: those of recurrent layers after these tokens."""
+        found = self.anew()
+        found.restore(self._tensors(tokens) | (states or {}), tokens)
         return found
+
+    def anew(self) -> "DenseKv":
+        """One of the same model that has read nothing."""
+        return DenseKv(self._model, self.geometry)
+
+    def stored_tensors(self, layer: int, blocks: NDArray[np.uint8]) -> dict[str, Any]:
+        """What `restore` takes of a layer of the tier, from its first blocks in order."""
+        form, number = self.geometry.layers[layer], self._number(layer)
+        planes = self._planes(layer, blocks)
+        if form.planes == 2:
+            keys, values = planes[:1], planes[1:]
+        else:
+            keys, values = planes[..., : form.value_dim], planes[..., form.value_dim :]
+        return {f"{number}.k": keys, f"{number}.v": values}
+
+    def _planes(self, layer: int, blocks: NDArray[np.uint8]) -> Any:
+        """Blocks in the model's own numbers, as runs of tokens:
+        `[planes, kv_heads, tokens, head_dim]`."""
+        import torch
+
+        numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
+        paged = numbers.reshape(len(blocks), *self.geometry.block_shape(layer))
+        return paged.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
     def replace(self, layer: int, blocks: NDArray[np.uint8]) -> Callable[[], None]:
         """Attend in one layer to these blocks, as `blocks` gives them, until the returned call."""
-        import torch
-
         stored = self._cache.layers[self._number(layer)]
         before = stored.keys, stored.values
-        numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
-        paged = numbers.reshape(len(blocks), *self.geometry.block_shape(layer))
-        # [blocks, 2, kv_heads, tokens, head_dim] to one run of tokens for each half
-        halves = paged.permute(1, 2, 0, 3, 4).flatten(2, 3).to(before[0])
+        halves = self._planes(layer, blocks).to(before[0])
 
         def undo() -> None:
             stored.keys, stored.values = before

@@ -30,6 +30,7 @@ from offstage.testbeds.cli.host_calibrate import calibrate
 from offstage.testbeds.cli.host_model import (
     AheadName,
     AheadOption,
+    CheckpointOption,
     DtypeOption,
     GenerateOption,
     IndexHomeName,
@@ -159,6 +160,7 @@ def run(
     kv_dtype: KvDtypeOption = "model",
     max_kl: MaxKlOption = None,
     index_keys: IndexKeysOption = IndexHomeName.resident,
+    checkpoint_blocks: CheckpointOption = 64,
     generate: GenerateOption = False,
     rope: RopeOption = "",
     predict: PredictOption = False,
@@ -190,6 +192,7 @@ def run(
         kv_dtype=kv_dtype,
         max_kl=max_kl,
         index_keys=index_keys.value,
+        checkpoint_blocks=checkpoint_blocks,
         generate=generate,
         rope=rope,
         predict=predict,

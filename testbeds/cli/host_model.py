@@ -87,6 +87,14 @@ IndexKeysOption = Annotated[
         help="where keys of the model's indexers are: in memory, or in blocks of the tier",
     ),
 ]
+CheckpointOption = Annotated[
+    int,
+    typer.Option(
+        "--checkpoint-blocks",
+        help="of a model with recurrent layers: keep their states in the tier after every so many "
+        "blocks; 0: never",
+    ),
+]
 GenerateOption = Annotated[
     bool, typer.Option("--generate", help="continue with the model's tokens, not the text's")
 ]
@@ -176,6 +184,7 @@ def _tables(summary: "ModelSummary") -> Group:
         head,
         weights,
         *_indexed(summary),
+        *_recurrent(summary),
         *told,
         "",
         *(part for kv in summary.kv for part in _chosen(kv)),
@@ -219,6 +228,24 @@ def _indexed(summary: "ModelSummary") -> list[str]:
     return [
         f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the context's "
         f"index keys, {keys}, {where}"
+    ]
+
+
+def _recurrent(summary: "ModelSummary") -> list[str]:
+    """Where the states of recurrent layers are, and from where the context was read."""
+    kept, read = summary.states, summary.workload.context_tokens
+    if kept is None:
+        return []
+    resident = (
+        f"{kept.layers} layers keep a state and no KV: {format_size(kept.state_bytes)}, resident; "
+    )
+    if not kept.every_blocks:
+        return [resident + "no checkpoints: a session that comes back reads its context again"]
+    return [
+        f"{resident}a checkpoint after every {kept.every_blocks:,} blocks: "
+        f"{kept.checkpoints_written:,} written, {format_size(kept.bytes_written)}, as values",
+        f"of {read:,} tokens of context the tier had the KV of {kept.kept_tokens:,}, and states "
+        f"after {kept.returned_tokens:,}: {read - kept.returned_tokens:,} were read",
     ]
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "ModelSummary",
     "PolicyKeys",
     "Position",
+    "StatesKept",
     "TextWorkload",
     "TierUsed",
     "compared",
@@ -123,8 +124,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     """Keys of the model's indexers for the context in the model's type, which every step reads. 0
     of a model without one."""
     state_bytes: int
-    """What compressors keep of the context, entries of blocks not yet full included: resident. 0 of
-    a model without any."""
+    """What recurrent layers, or compressors, keep of the context, entries of blocks not yet full
+    included: resident. 0 of a model without any."""
     groups: list[GroupRead]
     """Demands and stall by cache group, where index keys are in the tier; else empty."""
     blocks_verified: int
@@ -182,6 +183,25 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
     def chooses_itself(self) -> bool:
         """Whether the model says of every layer what a step reads."""
         return self.compresses or self.top_k > 0
+
+
+class StatesKept(msgspec.Struct, kw_only=True, frozen=True):
+    """The recurrent states of the longest context, and their checkpoints in the tier."""
+
+    layers: int
+    """That keep a state, and no KV."""
+    state_bytes: int
+    """Of all of them, after the context: resident, and what a checkpoint holds."""
+    every_blocks: int
+    """Blocks from one checkpoint to the next; 0: none are kept."""
+    checkpoints_written: int
+    """That the tier did not have."""
+    bytes_written: int
+    """Of these, with the names of their tensors."""
+    kept_tokens: int
+    """Tokens from the first on of which the tier had all KV; 0 without checkpoints."""
+    returned_tokens: int
+    """Those of them before the last checkpoint, after which the context was read again."""
 
 
 class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
@@ -325,6 +345,8 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     workload: TextWorkload
     kv: list[KvStored]
     """One for each type."""
+    states: StatesKept | None
+    """Of a model with recurrent layers."""
     tier: TierUsed
     dense_perplexity: float
     passes: list[ModelPass]

@@ -134,8 +134,10 @@ def save_model(folder: Path, architecture: str, changes: dict[str, Any]) -> None
     model = transformers.AutoModelForCausalLM.from_config(config)
     # Biases and norms begin as zeros and ones, which would hide a missing one.
     with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
+        for name, weight in model.named_parameters():
+            if name.endswith("A_log"):  # a state that lasts for some fifty tokens
+                weight.fill_(-3.5)
+            elif weight.ndim == 1:
                 weight.add_(0.3 * torch.randn_like(weight))
     model.save_pretrained(folder)
     # A byte-level tokenizer without merges: one token a byte.

@@ -78,7 +78,7 @@ def run_arms(
 
         def answer(host: Attached, arm: Arm = arm) -> AgentRecord:
             one.options = msgspec.structs.replace(
-                options, predict=arm.predicts, ahead="hint" if arm.predicts else "none"
+                one.options, predict=arm.predicts, ahead="hint" if arm.predicts else "none"
             )
             one.attach(host.link, host.control, host.fabric)
             passes.append(one.decode(options.selections[0], [], arm.name))

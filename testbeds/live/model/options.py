@@ -17,11 +17,21 @@ from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import SELECT_BLOCKS, TimePerToken
 
-__all__ = ["ALL_BLOCKS", "KvType", "ModelOptions", "parse_lengths", "parse_selections"]
+__all__ = [
+    "ALL_BLOCKS",
+    "CHECKPOINT_BLOCKS",
+    "KvType",
+    "ModelOptions",
+    "parse_lengths",
+    "parse_selections",
+]
 
 KvType = HeadType | Literal["fp8", "auto"]
 
 IndexHome = Literal["resident", "tier"]
+
+CHECKPOINT_BLOCKS = 64
+"""As `ModelOptions.checkpoint_blocks`: 1,024 tokens in blocks of 16."""
 
 ALL_BLOCKS = 1 << 20
 """A selection of this many blocks means all of them: 16 million tokens in blocks of 16."""
@@ -57,6 +67,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """With auto: the KL in nats a token that the types may cost, on the context's last tokens."""
     index_keys: IndexHome = "resident"
     """Where the keys of the model's indexers are: in memory, or in blocks of the tier."""
+    checkpoint_blocks: Annotated[int, within(0, 1 << 20)] = CHECKPOINT_BLOCKS
+    """Blocks from one checkpoint of recurrent states in the tier to the next; 0: none."""
     rope: str = ""
     """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     generate: bool = False

@@ -17,6 +17,7 @@ from offstage.testbeds.live.model.fit import (
     load_known,
 )
 from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.states import check_checkpoints
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import (
     ModelSummary,
@@ -39,6 +40,7 @@ def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSumma
     options.arrays()
     shape = look(options.model, parse_rope(options.rope), ARCHITECTURES)
     check_selects(shape, options)
+    check_checkpoints(shape, options)
     with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         loaded, weights = load_known(shape, options, progress)

@@ -58,6 +58,7 @@ from offstage.testbeds.live.model.fit import (
 )
 from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import KvType, ModelOptions
+from offstage.testbeds.live.model.states import ContextStates, in_pieces
 from offstage.testbeds.live.model_results import (
     GroupRead,
     KvStored,
@@ -96,6 +97,8 @@ class TextRun:
     ) -> None:
         """Raises BadInput for a model that the kernel cannot compute."""
         self.options, self.loaded, self.weights = options, loaded, weights
+        if loaded.shape.is_recurrent:
+            self.options = in_pieces(options, block_tokens)
         self.progress, self.arrays = progress, options.arrays()
         own = self.geometry = kv_geometry(
             loaded.shape.name, loaded.model.config, block_tokens, value_type(loaded)
@@ -106,6 +109,7 @@ class TextRun:
         sinks = sink_logits_of(loaded.model)
         self.sink_logits = {own.parts[one][0]: sinks[one] for one in sinks}
         self.kv = self._whole = DenseKv(loaded.model, own)
+        self._states = ContextStates(self.options, self._whole, progress) if own.absent else None
         self.tokens: list[int] = []
         self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
         self._held: tuple[KvType, int] = "model", 0
@@ -159,6 +163,7 @@ class TextRun:
                 )
                 for kind in options.kv_dtypes
             ],
+            states=None if self._states is None else self._states.kept(),
             tier=self.tier,
             dense_perplexity=passes[0].dense_perplexity,
             passes=passes,
@@ -195,9 +200,12 @@ class TextRun:
         kv, piece = self._whole, self.options.prefill_piece
         self.tokens = self._read = tokens
         self.progress.start("prefill", len(tokens), "tokens")
-        if keep:
-            self._bits = self._bits_of(None)
-            last = len(tokens) // self.geometry.block_tokens - 1
+        self._bits, size = self._bits_of(None), self.geometry.block_tokens
+        last = len(tokens) // size - 1
+        if self._states is not None:
+            names = [self._name_of([], ordinal) for ordinal in range(last + 1)]
+            self._states.read(tokens, self.control, self.fabric, names, self._states_key)
+        elif keep:
             prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)
         else:
             kv.prefill(tokens, piece, self.progress.advance)
@@ -214,7 +222,8 @@ class TextRun:
         if context_tokens != len(self.tokens):
             self.tokens = self._read[:context_tokens]
             whole = context_tokens == len(self._read)
-            self.kv = self._whole if whole else self._whole.front(context_tokens)
+            front = self._whole.front if self._states is None else self._states.front
+            self.kv = self._whole if whole else front(context_tokens)
         self.quantizer = fitted(geometry, self._alone[kind], self.control, pad=pad)
         self._bits = self._bits_of(self.quantizer)
         geometry = self.source.geometry
@@ -460,6 +469,11 @@ class TextRun:
         )
         self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
+
+    def _states_key(self, tokens: int) -> bytes:
+        """Names the states of recurrent layers after so many tokens of the context."""
+        last = tokens // self.geometry.block_tokens - 1
+        return self._name_of([], last, "states").to_bytes(16, "little")
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
         """Names the full block at an ordinal by everything that determines its bytes. The last

@@ -1,0 +1,125 @@
+"""Checkpoints of recurrent states in the tier, and a session that comes back at the last of them.
+
+A block of KV holds its own tokens and is of use to any session with the same tokens before it. A
+recurrent state holds all tokens up to one position, so a prefix can be gone on with only where its
+states were kept: every so many blocks they are stored as one value (`host.values`), under a key
+that names the model and all tokens so far, as a block is named. A session that comes back, or
+shares a front with another, takes the last position that has states, and KV of every token before
+it; what lies behind is read again, and at least one token, since its logits are not kept.
+
+One thread, which owns the fabric; no fetch may be in flight. A value that cannot be read, and a
+block that is lost, are as if they were not there; a store that is full raises StoreFull.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import FetchRequest
+from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
+from offstage.host.link.tier_sessions import append_chunks
+from offstage.host.transformer.dense import DenseKv
+from offstage.host.transformer.recurrent import States
+from offstage.host.values import Values
+
+__all__ = ["VOLUME", "Checkpoints", "Returned", "returned"]
+
+VOLUME = b"recurrent states"
+"""The volume of a tenant that they are in: 16 bytes."""
+
+BATCH_BLOCKS = 64
+
+
+class Checkpoints:
+    """Of one context. `every`: tokens from one to the next, 0: none are kept. `name`: names all
+    that determines the states after so many tokens, in 16 bytes."""
+
+    def __init__(self, fabric: Fabric, every: int, name: Callable[[int], bytes]) -> None:
+        self._every, self._name = every, name
+        self._values = Values(fabric, VOLUME) if every else None
+        self.written = self.bytes_written = 0
+        """Those that the tier did not have."""
+
+    def put(self, tokens: int, states: States) -> None:
+        """Keep the states after `tokens` tokens, where that is a multiple."""
+        if self._values is None or tokens % self._every:
+            return
+        from safetensors.torch import save
+
+        whole = {name: one.contiguous().cpu() for name, one in states.items()}
+        value = save(whole)
+        if self._values.store(self._name(tokens), value, keep=True):
+            self.written += 1
+            self.bytes_written += len(value)
+
+    def latest(self, tokens_max: int) -> tuple[int, States]:
+        """The last states after at most `tokens_max` tokens, and after how many; 0: none."""
+        if self._values is None:
+            return 0, {}
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        places = range(self._every, tokens_max + 1, self._every)
+        lengths = self._values.lengths([self._name(one) for one in places])
+        for tokens, length in reversed([*zip(places, lengths, strict=True)]):
+            if length > 0:
+                try:
+                    if value := self._values.retrieve(self._name(tokens)):
+                        return tokens, load(value)
+                except (RunFailed, SafetensorError):
+                    continue
+        return 0, {}
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Where a context goes on: after `tokens`. `kept_tokens`: how many the tier had the KV of."""
+
+    tokens: int
+    kept_tokens: int
+
+
+def returned(
+    kv: DenseKv,
+    control: Control,
+    fabric: Fabric,
+    identities: Sequence[int],
+    checkpoints: Checkpoints,
+    tokens_max: int,
+) -> Returned:
+    """Restore `kv` from the tier, up to the last checkpoint of at most `tokens_max` tokens before
+    which it has all blocks. `identities`: of the context's chunks. Where a block cannot be read,
+    nothing is restored."""
+    import torch
+
+    layers, size = kv.geometry.layer_count, kv.geometry.block_tokens
+    handle = control.session_open(select_blocks=1)
+    appended = append_chunks(control, handle, identities, layers)
+    whole = appended.stored_layers >= layers
+    kept = len(whole) if whole.all() else int(whole.argmin())
+    tokens, states = checkpoints.latest(min(kept * size, tokens_max))
+    batch = max(1, min(BATCH_BLOCKS, control.geometry.slot_count // 4))
+    landing = np.zeros((batch, control.geometry.payload_size_bytes), np.uint8)
+    found, step = dict(states), 0
+    fabric.register(landing)
+    try:
+        for layer in range(layers) if tokens else ():
+            blocks = np.empty((tokens // size, kv.geometry.block_bytes(layer)), np.uint8)
+            for first in range(0, len(blocks), batch):
+                some = np.arange(first, min(first + batch, len(blocks)), dtype=np.uint32)
+                keys = np.ascontiguousarray(appended.keys[layer, some])
+                request = FetchRequest(handle, step, layer, some, keys, landing)
+                if fabric.fetch(request).rcs.any():
+                    return Returned(0, kept * size)
+                blocks[some] = landing[: len(some), : blocks.shape[1]]
+                step += 1
+            found |= kv.stored_tensors(layer, blocks)
+    finally:
+        fabric.unregister(landing)
+        control.session_close(handle, keep=True)
+    if tokens:
+        kv.restore(found | {"logits": torch.empty(0)}, tokens)
+    return Returned(tokens, kept * size)

@@ -39,8 +39,14 @@ def _delta(of: Fields) -> int:
     """Gated delta nets (Qwen3-Next, Qwen3.5): a matrix for each value head, and the inputs of a
     convolution over queries, keys and values."""
     key, value = of.count("linear_key_head_dim"), of.count("linear_value_head_dim")
-    values = of.count("linear_num_value_heads")
-    channels = 2 * of.count("linear_num_key_heads") * key + values * value
+    values, keys = of.count("linear_num_value_heads"), of.count("linear_num_key_heads")
+    if values % keys:
+        raise of.bad(
+            f"linear_num_value_heads is {values}, and {keys} of linear_num_key_heads do not divide "
+            "it",
+            "write as many key heads as share the value heads evenly",
+        )
+    channels = 2 * keys * key + values * value
     return WIDE * values * key * value + OWN * channels * of.count("linear_conv_kernel_dim")
 
 

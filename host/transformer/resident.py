@@ -49,7 +49,7 @@ class ResidentAttention:
         size = max(map(geometry.block_bytes, range(geometry.layer_count)))
         for parts in geometry.parts:
             rooms = [geometry.block_count(tokens_max, part) for part in parts]
-            memory = arrays.memory(sum(rooms), size, 1) if parts else None
+            memory = arrays.memory(max(1, sum(rooms)), size, 1)
             for part, base in zip(parts, (0, *rooms), strict=False):
                 blocks = content(part)
                 memory.write(np.arange(base, base + len(blocks), dtype=np.int32), blocks)

@@ -45,16 +45,16 @@ GROUPED = (
     "gemma3_text",
 )
 """Values of `model_type` in a config.json whose attention can be recorded; each is tested."""
+RECURRENT = ("qwen3_next", "qwen3_5_text", "kimi_linear")
+"""Those with layers that keep a state."""
 ARCHITECTURES = (
     *GROUPED,
+    *RECURRENT,
     "gpt_oss",
     "deepseek_v3",
     "deepseek_v32",
     "glm_moe_dsa",
     "deepseek_v4",
-    "qwen3_next",
-    "qwen3_5_text",
-    "kimi_linear",
 )
 """Supported values of `model_type`; each is tested."""
 
@@ -160,6 +160,8 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
     layers = config.get("num_hidden_layers")
     if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
         raise BadInput(f"{layers} layers", where, AGAIN)
+    if kind in RECURRENT:  # the library would take two contradictory lists of layers
+        geometry_of(config, folder.name, f"{where}/config.json")
     transformers = library()
     parsed = attempt("config.json", where, transformers.AutoConfig.from_pretrained, LOCAL)
     named = getattr(parsed, "rope_parameters", None) or {}

@@ -160,7 +160,7 @@ def run(
     kv_dtype: KvDtypeOption = "model",
     max_kl: MaxKlOption = None,
     index_keys: IndexKeysOption = IndexHomeName.resident,
-    checkpoint_blocks: CheckpointOption = 64,
+    checkpoint_blocks: CheckpointOption = 256,
     generate: GenerateOption = False,
     rope: RopeOption = "",
     predict: PredictOption = False,

@@ -67,6 +67,7 @@ VALUES = {
     "select_blocks": "8",
     "dtype": "float32",
     "index_keys": "tier",
+    "checkpoint_blocks": 8,
     "kv_dtype": "int8",
     "max_kl": "0.01",
     "ahead": "hint",

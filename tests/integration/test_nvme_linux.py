@@ -6,22 +6,19 @@ later one than the other guests', since Debian 12's own is built without DH-HMAC
 
 import os
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from linux_guest import later_image, linux_guest
 from live_daemon import until
 from nvme_bed import Bed, events, started
 from nvme_initiator import keys_of
 
-from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.qemu.agent import Done
-from offstage.testbeds.beds.qemu.guest import Guest, GuestSpec, start
-from offstage.testbeds.beds.qemu.images import X86_64, get, needs
-from offstage.testbeds.progress import Silent
+from offstage.testbeds.beds.qemu.guest import Guest
 
 pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1800)]
 
@@ -31,7 +28,7 @@ HOST_ID = "11111111-2222-3333-4444-555555555555"
 STORE, RETRIEVE, LIST, DELETE, EXIST = 0x01, 0x02, 0x06, 0x10, 0x14
 NO_KEY = "(0x4087)"  # Do Not Retry, and the status
 BIG = 512 << 10
-BOOT_S, COMMAND_S = 300.0, 120.0
+COMMAND_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -69,31 +66,10 @@ class Linux:
 
 @pytest.fixture(scope="module")
 def linux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linux]:
-    if not os.environ.get("OFFSTAGE_TEST_QEMU"):
-        pytest.skip("takes minutes: OFFSTAGE_TEST_QEMU=1 pytest -m qemu -k nvme_linux")
-    arch = replace(X86_64, linux="6.12")
-    try:
-        needs((arch.emulator, arch.package), ("setpriv", "util-linux"))
-        image = get(arch, Silent())
-    except BadInput as error:
-        pytest.skip(f"{error.what}: {error.fix}")
     share = tmp_path_factory.mktemp("share")
     network = ("-netdev", "user,id=here", "-device", "virtio-net-pci,netdev=here,romfile=")
-    spec = GuestSpec(
-        name="linux",
-        image=image,
-        share=share,
-        address="10.0.2.15/24",
-        modules=("nvme-tcp",),
-        devices=network,
-    )
-    with tempfile.TemporaryDirectory(prefix="offstage-qemu.") as folder:
-        guest = start(spec, Path(folder), stays=False)
-        try:
-            guest.agent.connect(BOOT_S)
-            yield Linux(guest, share)
-        finally:
-            guest.end()
+    with linux_guest(later_image(), share, ["nvme-tcp"], network) as guest:
+        yield Linux(guest, share)
 
 
 @pytest.fixture(scope="module")

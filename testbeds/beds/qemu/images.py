@@ -114,7 +114,7 @@ class Arch:
     emulator: str
     package: str
     linux: str = ""
-    """A later kernel of the suite's security archive, such as 6.12, instead of the suite's own."""
+    """The suite of a later kernel, such as trixie-backports, instead of the guest's own."""
 
     @property
     def triplet(self) -> str:
@@ -124,7 +124,7 @@ class Arch:
     @property
     def kernel(self) -> str:
         """The Debian package of its kernel."""
-        return "-".join(filter(None, ("linux-image", self.linux, self.debian)))
+        return "/".join(filter(None, (f"linux-image-{self.debian}", self.linux)))
 
 
 X86_64 = Arch("x86_64", "amd64", "qemu-system-x86_64", "qemu-system-x86")
@@ -237,8 +237,8 @@ def _extract(arch: Arch, tree: Path) -> None:
     """Extract the packages, and perform the few steps of their scripts that are needed."""
     mirror = os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR)
     mirrors = [mirror]
-    if arch.linux:  # by Debian's own rule for the address of its security archive
-        mirrors.append(f"deb {mirror}-security {SUITE}-security main")
+    if arch.linux:
+        mirrors.append(f"deb {mirror} {arch.linux} main")
     _run(
         "mmdebstrap",
         "--quiet",
@@ -253,6 +253,7 @@ def _extract(arch: Arch, tree: Path) -> None:
         *mirrors,
         fix="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another",
     )
+    _place_kernel(tree)
     for pattern in DROPPED:
         for path in tree.glob(pattern):
             shutil.rmtree(path)
@@ -273,6 +274,16 @@ def _extract(arch: Arch, tree: Path) -> None:
         encoding="utf-8",
     )
     offstage.chmod(0o755)
+
+
+def _place_kernel(tree: Path) -> None:
+    """Later packages have kernel and modules in /usr/lib/modules: they go where the suite's are."""
+    modules = tree / "lib/modules"
+    if not modules.exists():
+        shutil.move(tree / "usr/lib/modules", modules)
+    for kernel in modules.glob("*/vmlinuz"):
+        (tree / "boot").mkdir(exist_ok=True)
+        kernel.rename(tree / "boot" / f"vmlinuz-{kernel.parent.name}")
 
 
 def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:

@@ -25,7 +25,7 @@ from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
 from offstage.testbeds.beds.qemu.command import uninterrupted
 from offstage.testbeds.beds.qemu.guest import Guest, GuestSpec, Process, start
-from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, get
+from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, Arch, get
 from offstage.testbeds.cache import cache_folder
 from offstage.testbeds.progress import Progress
 
@@ -84,7 +84,7 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
     for path in wheels:
         shutil.copy(path, share)
     folder = Path(tempfile.mkdtemp(prefix="offstage-qemu."))
-    fdp = _has_fdp()
+    fdp = _has_fdp(AARCH64)
     started: list[Guest] = []
     try:
         progress.start("start", 2, "guests")
@@ -228,9 +228,9 @@ def _drive(out: Path, fdp: bool) -> list[str]:
     ]
 
 
-def _has_fdp() -> bool:
+def _has_fdp(arch: Arch) -> bool:
     done = subprocess.run(
-        [AARCH64.emulator, "-device", "nvme-subsys,help"],
+        [arch.emulator, "-device", "nvme-subsys,help"],
         check=False,
         capture_output=True,
         errors="replace",

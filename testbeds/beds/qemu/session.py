@@ -218,7 +218,6 @@ class _Replay(msgspec.Struct):
 
 def _decoded(guest: Guest, ready: Ready, sizes: Sizes, folder: Path, link: list[str]) -> Decoded:
     """Drive the workload of a daemon from a guest. `link`: further words on how to reach it."""
-    inside = f"/share/run/{folder.name}.host"
     words = [
         OFFSTAGE,
         "host",
@@ -240,8 +239,6 @@ def _decoded(guest: Guest, ready: Ready, sizes: Sizes, folder: Path, link: list[
         "0ms",
         "--timeout",
         ANSWER_TIMEOUT,
-        "--out",
-        inside,
         "--format",
         "json",
     ]

@@ -142,10 +142,10 @@ def unpacked(data: bytes) -> dict[str, bytes]:
         archive.read(-archive.tell() % 4)
 
 
-def test_a_later_kernel_comes_from_the_security_archive(
+def test_a_later_kernel_comes_from_its_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The suite's own kernel needs the mirror alone, a later one its security archive too."""
+    """The guest's own kernel needs the mirror alone, a later one its suite too."""
     asked: list[tuple[str, ...]] = []
 
     def run(*command: str, fix: str) -> None:
@@ -154,14 +154,27 @@ def test_a_later_kernel_comes_from_the_security_archive(
 
     monkeypatch.setattr(images, "_run", run)
     monkeypatch.setenv("OFFSTAGE_DEBIAN_MIRROR", "http://here/debian")
-    for arch in (images.X86_64, replace(images.X86_64, linux="6.12")):
+    for arch in (images.X86_64, replace(images.X86_64, linux="trixie-backports")):
         with pytest.raises(RunFailed):
             images._extract(arch, tmp_path)
     own, later = asked
     assert own[-1] == "http://here/debian" and own[-2] == str(tmp_path)
     assert own[-4].endswith(",linux-image-amd64")
-    assert later[-2:] == (own[-1], "deb http://here/debian-security bookworm-security main")
-    assert later[-5].endswith(",linux-image-6.12-amd64")
+    assert later[-2:] == (own[-1], "deb http://here/debian trixie-backports main")
+    assert later[-5].endswith(",linux-image-amd64/trixie-backports")
+
+
+def test_a_later_kernel_goes_where_the_suites_is(tmp_path: Path) -> None:
+    """Are modules and kernel of a package that has them below /usr moved?"""
+    later = tmp_path / "usr/lib/modules/7.3"
+    later.mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    (later / "vmlinuz").touch()
+    (later / "modules.order").touch()
+    for _ in range(2):
+        images._place_kernel(tmp_path)
+        assert [path.name for path in (tmp_path / "boot").iterdir()] == ["vmlinuz-7.3"]
+        assert [path.name for path in (tmp_path / "lib/modules/7.3").iterdir()] == ["modules.order"]
 
 
 def test_one_seed_in_virtual_time() -> None:

@@ -48,7 +48,15 @@ PUBLISHED = {
 PARAMETERS = tuple(name for name, _ in ffi.typeof("struct ofs_nvme_params").fields or ())
 UNUSED_WHERE_AT_ONCE = PARAMETERS[PARAMETERS.index("scheduled") :]
 """Of drives with schedulers alone."""
-OPTIONAL = ("blocks_per_plane", "handle_count", "layout_fixed", "suspend_ps", "write_firmware_ps")
+OPTIONAL = (
+    "blocks_per_plane",
+    "handle_count",
+    "layout_fixed",
+    "refresh_ps",
+    "retry_age_ps",
+    "suspend_ps",
+    "write_firmware_ps",
+)
 """0 says something: nvme_model.h."""
 GROUP = ("tag", "date", "source")
 FIXES = {

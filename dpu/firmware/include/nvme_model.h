@@ -56,6 +56,9 @@ struct ofs_nvme_params {
 	uint32_t spare_permille; /* of the blocks, beyond what the drive keeps: over-provisioning */
 	uint32_t collect_blocks; /* a plane with fewer free ones collects: 2 or more */
 	uint32_t handle_count;   /* of placement (FDP), at most OFS_NVME_HANDLES_MAX; 0: one */
+	uint64_t retry_age_ps;   /* of a block: each adds a tR to its reads, up to retry_factor of them;
+	                          * 0: age adds none */
+	uint64_t refresh_ps;     /* a block this old is collected; 0: none is */
 };
 /* What a drive with schedulers and blocks has done to its flash. */
 struct ofs_nvme_wear {

@@ -11,6 +11,7 @@ struct flash_block {
 	uint32_t valid;
 	uint16_t state;
 	uint16_t handle;
+	uint64_t opened_ps;
 };
 
 /* An open block and how many of its pages are written. */
@@ -69,7 +70,7 @@ page_void(struct ofs_nvme_blocks *b, uint32_t plane, uint32_t page)
 /* Puts the page on the next place of the handle's open block, and voids where it was. */
 static void
 page_place(struct ofs_nvme_blocks *b, uint32_t plane, struct block_front *fronts, uint32_t handle,
-	uint32_t page)
+	uint32_t page, uint64_t now_ps)
 {
 	struct block_front *front = &fronts[handle];
 	uint32_t each = b->params.pages_per_block, place;
@@ -79,6 +80,7 @@ page_place(struct ofs_nvme_blocks *b, uint32_t plane, struct block_front *fronts
 			block_of(b, plane, front->block)->state = BLOCK_CLOSED;
 		*front = (struct block_front){block_take(b, plane), 0};
 		block_of(b, plane, front->block)->handle = (uint16_t)handle;
+		block_of(b, plane, front->block)->opened_ps = now_ps;
 	}
 	page_void(b, plane, page);
 	place = front->block * each + front->written++;
@@ -108,12 +110,37 @@ collect(struct ofs_nvme_blocks *b, uint32_t plane)
 	return one->victim != OFS_NONE;
 }
 
-int
-ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number, uint32_t handle)
+/* Chooses the oldest block, if it must be refreshed and no other is on its way. */
+static int
+refresh(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t now_ps)
 {
-	page_place(b, plane, b->planes[plane].host, handle, (uint32_t)(number % b->kept));
+	struct block_plane *one = &b->planes[plane];
+	uint64_t oldest_ps = now_ps - b->params.refresh_ps;
+
+	if (b->params.refresh_ps == 0 || now_ps < b->params.refresh_ps
+		|| one->free_count < b->params.collect_blocks)
+		return 0;
+	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++) {
+		const struct flash_block *block = block_of(b, plane, i);
+
+		if (block->state != BLOCK_CLOSED || block->opened_ps > oldest_ps)
+			continue;
+		if (one->victim == OFS_NONE || block->opened_ps < oldest_ps) {
+			oldest_ps = block->opened_ps;
+			one->victim = i;
+		}
+	}
+	one->next = 0;
+	return one->victim != OFS_NONE;
+}
+
+int
+ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number, uint32_t handle,
+	uint64_t now_ps)
+{
+	page_place(b, plane, b->planes[plane].host, handle, (uint32_t)(number % b->kept), now_ps);
 	b->wear.written_pages++;
-	return collect(b, plane);
+	return collect(b, plane) || refresh(b, plane, now_ps);
 }
 
 void
@@ -135,7 +162,7 @@ ofs_nvme_blocks_left(struct ofs_nvme_blocks *b, uint32_t plane)
 }
 
 void
-ofs_nvme_blocks_move(struct ofs_nvme_blocks *b, uint32_t plane)
+ofs_nvme_blocks_move(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t now_ps)
 {
 	struct block_plane *one = &b->planes[plane];
 	uint64_t place = (uint64_t)one->victim * b->params.pages_per_block + one->next;
@@ -143,7 +170,7 @@ ofs_nvme_blocks_move(struct ofs_nvme_blocks *b, uint32_t plane)
 
 	if (page == OFS_NONE)
 		return;
-	page_place(b, plane, one->collector, block_of(b, plane, one->victim)->handle, page);
+	page_place(b, plane, one->collector, block_of(b, plane, one->victim)->handle, page, now_ps);
 	b->wear.moved_pages++;
 }
 
@@ -157,6 +184,20 @@ ofs_nvme_blocks_erase(struct ofs_nvme_blocks *b, uint32_t plane)
 	one->victim = OFS_NONE;
 	b->wear.erased_blocks++;
 	return collect(b, plane);
+}
+
+uint64_t
+ofs_nvme_blocks_age_ps(const struct ofs_nvme_blocks *b, uint32_t plane, uint32_t number,
+	uint64_t now_ps)
+{
+	uint32_t block = b->planes[plane].victim;
+
+	if (number != OFS_NONE) {
+		if (b->places[plane * b->kept + number] == OFS_NONE)
+			return 0;
+		block = b->places[plane * b->kept + number] / b->params.pages_per_block;
+	}
+	return now_ps - b->blocks[(uint64_t)plane * b->params.blocks_per_plane + block].opened_ps;
 }
 
 void

@@ -6,7 +6,8 @@
  * pages, and the drive has more blocks than pages to keep: its over-provisioning. With fewer than
  * `collect_blocks` free ones, the plane collects: the closed block with the fewest valid pages is
  * the victim (greedy), its valid pages move to the open block of the collector, and it is erased.
- * A plane that collects takes no writes. The collector has an open block for each handle, so pages
+ * A write to a plane with a block older than `refresh_ps` and enough free ones makes the oldest a
+ * victim, whatever it holds. A plane that collects takes no writes. The collector has an open block for each handle, so pages
  * of two handles never share one (FDP: persistently isolated); a reclaim unit is a block of each
  * plane. Nothing here takes time: the flash says when each step is done. Memory is allocated at
  * open; nothing can fail after that. One thread owns it.
@@ -27,15 +28,19 @@ void ofs_nvme_blocks_close(struct ofs_nvme_blocks *blocks);
 void ofs_nvme_blocks_reset(struct ofs_nvme_blocks *blocks);
 /* Page `number` of the plane, modulo those it keeps, is written by the host. 1: now it collects. */
 int ofs_nvme_blocks_write(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t number,
-	uint32_t handle);
+	uint32_t handle, uint64_t now_ps);
 /* Nobody wants that page any more. */
 void ofs_nvme_blocks_discard(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t number);
 /* Whether the victim has a valid page left, which ofs_nvme_blocks_move then moves, unless it was
  * discarded meanwhile. */
 int ofs_nvme_blocks_left(struct ofs_nvme_blocks *blocks, uint32_t plane);
-void ofs_nvme_blocks_move(struct ofs_nvme_blocks *blocks, uint32_t plane);
+void ofs_nvme_blocks_move(struct ofs_nvme_blocks *blocks, uint32_t plane, uint64_t now_ps);
 /* The victim is erased. 1: there is another. */
 int ofs_nvme_blocks_erase(struct ofs_nvme_blocks *blocks, uint32_t plane);
+/* Since the first page of its block was written: of page `number`, 0 if it is not written, or of
+ * the victim's (OFS_NONE). */
+uint64_t ofs_nvme_blocks_age_ps(const struct ofs_nvme_blocks *blocks, uint32_t plane,
+	uint32_t number, uint64_t now_ps);
 void ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *blocks, struct ofs_nvme_wear *wear);
 
 static inline uint32_t

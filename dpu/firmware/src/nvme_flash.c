@@ -47,14 +47,14 @@ collector_step(struct ofs_nvme_flash *flash, uint32_t plane)
 
 /* A step of a collection is done. */
 static void
-collector_done(struct ofs_nvme_flash *flash, uint32_t number)
+collector_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 {
 	struct flash_plane *plane = &flash->planes[number];
 
 	if (plane->step == STEP_READ) {
 		plane->step = STEP_WRITE;
 	} else if (plane->step == STEP_WRITE) {
-		ofs_nvme_blocks_move(flash->blocks, number);
+		ofs_nvme_blocks_move(flash->blocks, number, now_ps);
 		plane->step = collector_step(flash, number);
 	} else {
 		plane->step = STEP_NONE;
@@ -185,7 +185,7 @@ plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	} else {
 		plane->page = list_pop(flash, &plane->writes);
 		plane->state = PLANE_TAKES_DATA;
-		if (flash->blocks && page_place(flash, number, &flash->pages[plane->page]))
+		if (flash->blocks && page_place(flash, number, &flash->pages[plane->page], now_ps))
 			plane->step = collector_step(flash, number);
 	}
 	if (plane->state == PLANE_TAKES_DATA) {
@@ -284,7 +284,7 @@ plane_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	uint32_t command = flash->pages[plane->page].command;
 
 	if (plane->page == collector_page(flash, number))
-		collector_done(flash, number);
+		collector_done(flash, number, now_ps);
 	else
 		page_free(flash, plane->page);
 	plane->state = PLANE_IDLE;
@@ -305,8 +305,7 @@ on_channel(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 
 	channel->plane = OFS_NONE;
 	if (flash->planes[plane].state == PLANE_TAKES_READ)
-		plane_start(flash, plane, PLANE_READS,
-			now_ps + ofs_nvme_read_ps(&flash->params, flash->seed, &flash->counter));
+		plane_start(flash, plane, PLANE_READS, now_ps + page_read_ps(flash, plane, now_ps));
 	else if (flash->planes[plane].state == PLANE_TAKES_DATA)
 		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.program_ps);
 	else if (flash->planes[plane].state == PLANE_TAKES_ERASE)

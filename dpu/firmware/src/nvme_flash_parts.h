@@ -123,13 +123,33 @@ list_discard(struct ofs_nvme_flash *flash, const struct flash_list *list, uint32
 
 /* 1: now the plane collects. */
 static inline int
-page_place(struct ofs_nvme_flash *flash, uint32_t plane, const struct flash_page *page)
+page_place(struct ofs_nvme_flash *flash, uint32_t plane, const struct flash_page *page,
+	uint64_t now_ps)
 {
-	int collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle);
+	int collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle, now_ps);
 
 	if (page->discarded)
 		ofs_nvme_blocks_discard(flash->blocks, plane, page->number);
 	return collects;
+}
+
+/* tR of the page that the plane reads: a retry of the draw, or those of its block's age. */
+static inline uint64_t
+page_read_ps(struct ofs_nvme_flash *flash, uint32_t plane, uint64_t now_ps)
+{
+	const struct ofs_nvme_params *params = &flash->params;
+	uint64_t read_ps = ofs_nvme_read_ps(params, flash->seed, &flash->counter);
+	uint64_t reads, at = flash->planes[plane].page;
+
+	if (params->retry_age_ps == 0)
+		return read_ps;
+	reads = 1
+		+ ofs_nvme_blocks_age_ps(flash->blocks, plane,
+			  at < flash->page_count ? flash->pages[at].number : OFS_NONE, now_ps)
+			/ params->retry_age_ps;
+	if (reads > params->retry_factor)
+		reads = params->retry_factor;
+	return read_ps > reads * params->read_ps ? read_ps : reads * params->read_ps;
 }
 
 /* A plane knows where its event is. */

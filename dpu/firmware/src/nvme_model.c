@@ -247,8 +247,11 @@ blocks_wrong(const struct ofs_nvme_params *p)
 
 	if (p->handle_count > OFS_NVME_HANDLES_MAX)
 		return "a drive has at most 64 placement handles; lower handle_count";
-	if (p->blocks_per_plane == 0)
-		return NULL;
+	if (!p->scheduled || p->blocks_per_plane == 0)
+		return p->retry_age_ps > 0 || p->refresh_ps > 0
+			? "age is of a block, and this drive has none; give scheduled and blocks_per_plane, or "
+			  "leave retry_age_ps and refresh_ps out"
+			: NULL;
 	if (!in_range(p->pages_per_block, 1, 1 << 16) || !in_range(p->blocks_per_plane, 1, 1 << 16)
 		|| planes * p->blocks_per_plane * p->pages_per_block > BLOCK_PAGES_MAX
 		|| !in_range(p->erase_ps, 1, PS_PER_S) || !in_range(p->collect_blocks, 2, 1 << 15)
@@ -304,7 +307,7 @@ ofs_nvme_params_wrong(const struct ofs_nvme_params *params)
 	if (!params_valid(params))
 		return "a parameter of the drive is out of range; give every one, within what "
 			   "nvme_model.h says";
-	return params->scheduled ? blocks_wrong(params) : NULL;
+	return blocks_wrong(params);
 }
 
 int

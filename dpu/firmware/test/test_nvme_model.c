@@ -131,6 +131,8 @@ try_random_schedulers(void)
 		params.spare_permille = (uint32_t)between(800, 850);
 		params.collect_blocks = 2;
 		params.erase_ps = between(1, 1000000000);
+		params.retry_age_ps = between(0, 1) * between(1, 10000000000);
+		params.refresh_ps = between(0, 1) * between(1, 10000000000);
 	}
 	assert(ofs_nvme_model_open(&model, &params, random_next()) == 0);
 	for (uint32_t i = 0; i < IOS; i++) {

@@ -156,6 +156,57 @@ def test_a_write_waits_for_the_collection_and_a_read_does_not() -> None:
     assert found[1] == programmed + 2 * MOVE + read + 2 * ERASE + PROGRAM
 
 
+def read_after(params: dict[str, int], age_ps: int, write: tuple[int, ...]) -> int:
+    """How long a read of page 0 takes, that long after the first of the pages was written."""
+    model = NvmeModel(params)
+    for page in write:
+        model.submit(0, page * PAGE, PAGE, write=True)
+        model.poll(10**12)
+    opened = BEGIN + LINK  # when the block's first page got its place
+    now = opened + age_ps - BEGIN - COMMAND  # so that its command is in at that age
+    model.submit(now, 0, PAGE)
+    ((_, end_ps),) = model.poll(LATER - 1)
+    return end_ps - now - (BEGIN + COMMAND + LEAVE + LINK)
+
+
+def test_each_age_of_a_block_adds_a_read() -> None:
+    """Up to the largest number of reads; of a page that is not written none."""
+    day = 86400 * 10**12
+    aging = BLOCKS | {"retry_age_ps": day, "retry_factor": 3}
+    for age_ps, reads in ((day - 1, 1), (day, 2), (2 * day - 1, 2), (2 * day, 3), (9 * day, 3)):
+        assert read_after(aging, age_ps, write=(0,)) == reads * READ
+        assert read_after(aging, age_ps, write=()) == READ
+        assert read_after(BLOCKS, age_ps, write=(0,)) == READ
+
+
+def test_an_old_block_is_refreshed_by_a_write_to_its_plane() -> None:
+    """All four valid pages of the oldest block move, which makes them young, and it is erased; of
+    two old ones the second waits for the next write."""
+    day = 86400 * 10**12
+    model = NvmeModel(BLOCKS | {"refresh_ps": day, "retry_age_ps": day, "retry_factor": 9})
+    for page in range(8):
+        model.submit(page, page * PAGE, PAGE, write=True)
+        model.poll(10**12)
+    for at, page in enumerate((8, 9)):
+        model.submit((2 + at) * day, page * PAGE, PAGE, write=True)
+        model.poll((3 + at) * day - 1)
+        model.submit((3 + at) * day - 1, 0, PAGE)
+        ((_, end_ps),) = model.poll((3 + at) * day - 1 + US * 1000)
+        wear = model.wear()
+        assert (wear["moved_pages"], wear["erased_blocks"]) == (4 * (at + 1), at + 1)
+        reads = (end_ps - (3 + at) * day + 1 - (BEGIN + COMMAND + LEAVE + LINK)) // READ
+        assert reads == 1 + at
+    assert model.wear()["valid_pages"] == 10
+
+
+def test_age_needs_blocks() -> None:
+    """One line says what to give."""
+    for drive in (TINY, TINY | {"scheduled": 0, "write_buffer_bytes": PAGE}):
+        for age in ("retry_age_ps", "refresh_ps"):
+            with pytest.raises(BadInput, match=r"age is of a block.*give scheduled and blocks_per"):
+                NvmeModel(drive | {age: 1})
+
+
 def test_a_drive_that_keeps_nothing_is_refused() -> None:
     """The other end of over-provisioning."""
     with pytest.raises(BadInput, match=r"keeps nothing.*lower spare_permille"):

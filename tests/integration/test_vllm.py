@@ -129,10 +129,12 @@ def test_an_engine_that_begins_before_its_daemon(python: Path, model: Path, tmp_
 def test_no_request_waits_for_the_load_of_another(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """The daemon is frozen while a request loads from it. Another request, which arrived with it,
-    ends first, the tokens of both are unchanged, and later loads work."""
+    """The daemon is frozen while a request loads from it what its memory has no room for. Another
+    request, which arrived with it, ends first, the tokens of both are unchanged, and later loads
+    work."""
     bounds = {"patience_s": 10.0, "patience_min_s": 10.0, "timeout_s": 60.0}
-    with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, **bounds) as one:
+    small = SIZES | {"arena__size": "512KiB"}  # leased objects in memory need no daemon to be read
+    with daemon(tmp_path, **small) as tier, engine(python, model, tmp_path, tier, **bounds) as one:
         expected = one.ask(prompt(0), prompt(1))["tokens"]
         until(lambda: bool(one.ask(prompt(0), read=FULL // BLOCK - 1) == "done"))
         other = one.ask(prompt(2))["tokens"]

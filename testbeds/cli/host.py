@@ -180,6 +180,7 @@ def run(
         given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions}
         given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
+    given |= {"index_keys": index_keys.value, "checkpoint_blocks": checkpoint_blocks}
     run_model(
         link,
         out,
@@ -191,8 +192,6 @@ def run(
         dtype=dtype.value,
         kv_dtype=kv_dtype,
         max_kl=max_kl,
-        index_keys=index_keys.value,
-        checkpoint_blocks=checkpoint_blocks,
         generate=generate,
         rope=rope,
         predict=predict,

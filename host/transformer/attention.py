@@ -21,8 +21,8 @@ which are small with grouped heads.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ __all__ = [
     "Asker",
     "Foresight",
     "LayerAttention",
+    "SessionsAttention",
     "Step",
     "entries_of",
     "installed",
@@ -43,6 +44,7 @@ __all__ = [
 NAME = "offstage_tier"
 
 
+@runtime_checkable
 class LayerAttention(Protocol):
     """Attention of one session's newest token, called layer by layer."""
 
@@ -63,8 +65,20 @@ class LayerAttention(Protocol):
         ...
 
 
-Step = Callable[[int, int], Any]
-"""Decodes a token at its position: logits, float32 `[vocabulary]`, on the model's device."""
+class SessionsAttention(Protocol):
+    """Attention of the newest token of each of several sessions, called layer by layer."""
+
+    def attend_together(self, layer: int, queries: Sequence[Any], entries: Sequence[Any]) -> Any:
+        """From what `LayerAttention.attend` takes of each session, float32 `[sessions, q_heads,
+        value_dim]`."""
+        ...
+
+
+class Step(Protocol):
+    """Decodes a token at its position: logits, float32 `[vocabulary]`, on the model's device; or
+    one of each of several sessions, all at that position: `[sessions, vocabulary]`."""
+
+    def __call__(self, token: int | Sequence[int], position: int) -> Any: ...
 
 
 class _Newest:
@@ -194,12 +208,13 @@ def turns_of(decoder: Any, layer: int, hidden: Any, given: Mapping[str, Any]) ->
 @contextlib.contextmanager
 def installed(
     model: Any,
-    attention: LayerAttention,
+    attention: LayerAttention | SessionsAttention,
     foresight: Foresight | None = None,
     index_keys: Callable[[int, Any], Any] | None = None,
     layers: Mapping[int, Any] | None = None,
 ) -> Iterator[Step]:
-    """Within it, what is yielded runs the model's decode steps with `attention`. `index_keys`: all
+    """Within it, what is yielded runs the model's decode steps with `attention`: of one session, or
+    of several without foresight, indexers and compressors. `index_keys`: all
     keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's; of a model with some.
     `layers`: what compressors and recurrent layers go on with, by layer, of a model that has them;
     index keys of compressed entries are in it, and `index_keys` is None."""
@@ -220,6 +235,15 @@ def installed(
         indices: Any = None,
         **_: Any,
     ) -> tuple[Any, None]:
+        if len(query) > 1:
+            assert not isinstance(attention, LayerAttention)
+            queries = [_asked(module, one, scaling) for one in query[:, :, -1]]
+            each = zip(*(one.split(1) for one in newest.given), strict=True)
+            entries = [entries_of(k, v, is_latent(module))[:, :, -1] for k, v in each]
+            found = attention.attend_together(module.layer_idx, queries, entries)
+            back = torch.stack([_brought_back(module, one) for one in found])
+            return back.to(query.dtype)[:, None], None
+        assert isinstance(attention, LayerAttention)
         asked = _asked(module, query[0, :, -1], scaling)
         if foresight is not None:
             foresight.asker.reached(asked[None, :, None])
@@ -231,22 +255,24 @@ def installed(
         found = attention.attend(module.layer_idx, asked, entry, tokens, closed)
         return _brought_back(module, found).to(query.dtype)[None, None], None
 
-    def step(token: int, position: int) -> Any:
+    def step(token: int | Sequence[int], position: int) -> Any:
         newest.tokens, device = position, model.device
+        ids = [[token]] if isinstance(token, int) else [[one] for one in token]
         mask = None
         # An indexer wants one, and the library makes none for attention of ours.
         if index_keys is not None:
             mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
         with torch.inference_mode():
             found = model(
-                input_ids=torch.tensor([[token]], device=device),
+                input_ids=torch.tensor(ids, device=device),
                 attention_mask=mask,
-                position_ids=torch.tensor([[position]], device=device),
+                position_ids=torch.full((len(ids), 1), position, device=device),
                 past_key_values=newest,
                 use_cache=True,
                 logits_to_keep=1,
             )
-        return found.logits[0, -1].float()
+        logits = found.logits[:, -1].float()
+        return logits[0] if isinstance(token, int) else logits
 
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attend)

@@ -75,7 +75,8 @@ class TieredAttention:
     ordinal; it is called once the block's last token is known. `quantizer`: of the tier's blocks,
     where they are not the model's own; the decoder's pool then takes quantized blocks. `buffer`:
     blocks in the tier's buffer, and the budget of reads over LRU's for guesses (`foretold`).
-    `begun`: of a layer that compresses, the block that its context has begun."""
+    `begun`: of a layer that compresses, the block that its context has begun. `number`: its own in
+    the decoder's pool."""
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class TieredAttention:
         quantizer: Quantizer | None = None,
         buffer: tuple[int, float] = (0, 1.0),
         begun: Callable[[int], NDArray[np.uint8]] | None = None,
+        number: int = 0,
     ) -> None:
         rule, self._geometry = decoder.rule, decoder.pool.geometry
         layers = self._geometry.layer_count
@@ -101,8 +103,8 @@ class TieredAttention:
         decoder.driver.limit_scores(*control.hints)
         own = context.fork()
         self.session = HostSession(
-            number=0,
-            name="model",
+            number=number,
+            name=f"model {number}" if number else "model",
             handle=handle,
             context=own,
             keys=append_chunks(control, handle, own.identities, layers).keys,
@@ -123,13 +125,14 @@ class TieredAttention:
         self._predicting = False
         self._told: dict[int, NDArray[np.float32]] = {}
         self._coming: Coming | None = None
-        self._token = Token(0, 0)
+        self.token = Token(number, 0)
+        """The one that is decoded."""
         control.set_generating(handle, True)
 
     def begin_token(self) -> None:
         """One more token; its layers follow."""
         now_ns = self._decoder.clock.now_ns()
-        self._token = Token(0, self.session.step, begun_ns=now_ns)
+        self.token = Token(self.session.number, self.session.step, begun_ns=now_ns)
         self._tail.begin_token(self.session)
 
     def told(self, layer: int, query: Any) -> None:
@@ -174,7 +177,7 @@ class TieredAttention:
         """Fetch a layer's blocks into the HBM pool, once `running` has what it demanded."""
         self._decoder.settle(running, self.record)
         self._coming = self._decoder.begin_predicted(
-            self.session, self._token, layer, ordinals, self.record
+            self.session, self.token, layer, ordinals, self.record
         )
 
     def _held(self, layer: int) -> NDArray[np.bool_]:
@@ -186,6 +189,14 @@ class TieredAttention:
         """Scores of the blocks that the tier has; with the layer's own query this is the hint."""
         found = self.session.context.selectors[layer].scores(query)
         return found[: self.session.keys.shape[1]]
+
+    def take(self, layer: int, query: Any, entry: Any) -> tuple[HostSession, TailBlock]:
+        """Hold what a layer gives of the token, as `LayerAttention` has it, for `write_tokens` and
+        the decoder's `begin`."""
+        for part in self._geometry.parts[layer]:
+            self._queries[part].query = _floats(query)
+        self._tail.given = _floats(entry)
+        return self.session, self._tail
 
     def attend(
         self,
@@ -199,9 +210,8 @@ class TieredAttention:
         import torch
 
         parts = self._geometry.parts[layer]
+        new = self.take(layer, query, entry)
         layer, last = parts[0], parts[-1]  # the same, unless entries lie beside a window
-        for part in parts:
-            self._queries[part].query = _floats(query)
         if tokens is not None:
             self.session.tokens[last] = tokens
         if layer == 0:
@@ -209,16 +219,15 @@ class TieredAttention:
         if self._predicting:  # score the same blocks as the prediction: without the new token
             scores = self._scores(layer, self._queries[layer].query)
             self.predicted.ran(layer, scores, self._held(layer))
-        self._tail.given = _floats(entry)
         pool = self._decoder.pool
-        write_tokens(pool, [(self.session, self._tail)], layer)
+        write_tokens(pool, [new], layer)
         if closed is not None and closed.shape[2]:
             self._tail.given = _floats(closed[:, :, 0])
             write_tokens(pool, [(self.session, self._tail)], last)
         if self._coming is not None:
             self._decoder.end_predicted(self._coming, self.record)
             self._coming = None
-        running = self._decoder.begin([(self.session, self._token)], layer, self.record)
+        running = self._decoder.begin([(self.session, self.token)], layer, self.record)
         self._look_ahead(layer + 1, running)
         if tokens is not None:
             self._share(layer, tokens, running)
@@ -238,7 +247,7 @@ class TieredAttention:
         self._tail.given = self._new_keys.add(layer, key)
         write_tokens(pool, [(session, self._tail)], number)
         hint, every = whole(self._geometry, session, number)
-        given = session, self._token, number, every, self.record
+        given = session, self.token, number, every, self.record
         decoder.end_predicted(decoder.begin_predicted(*given, hint), self.record)
         lost = every[pool.lookup(session.number, number, every) < 0]
         if lost.size:
@@ -251,10 +260,10 @@ class TieredAttention:
 
     def end_token(self) -> None:
         """All layers have run; put the tail block to the tier if it is full."""
-        self._token.put_ns = self._tail.end_token(self.session, self.record)
-        self._token.ended_ns = self._decoder.clock.now_ns()
+        self.token.put_ns = self._tail.end_token(self.session, self.record)
+        self.token.ended_ns = self._decoder.clock.now_ns()
         self.session.step += 1
-        self.record.tokens.append(self._token)
+        self.record.tokens.append(self.token)
 
     def close(self) -> None:
         """End the session at the tier; its blocks stay in the store."""

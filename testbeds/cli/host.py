@@ -141,7 +141,14 @@ def run(
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[int, typer.Option("--sessions", help="sessions that decode, 1 to 64")] = 4,
+    sessions: Annotated[
+        int | None,
+        typer.Option(
+            "--sessions",
+            help="sessions that decode, 1 to 64; default: 4; with --model 1, or each a part of "
+            "the text",
+        ),
+    ] = None,
     context_tokens: ContextOption = None,
     steps: StepsOption = None,
     seed: SeedOption = 1,
@@ -177,7 +184,7 @@ def run(
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
     given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
     if model is None:
-        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions}
+        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions or 4}
         given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     given |= {"index_keys": index_keys.value, "checkpoint_blocks": checkpoint_blocks}
@@ -197,6 +204,7 @@ def run(
         predict=predict,
         ahead=ahead.value,
         traffic=traffic,
+        sessions=1 if sessions is None else sessions,
         **given,
     )
 

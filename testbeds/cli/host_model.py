@@ -149,7 +149,8 @@ def run_model(
     )
     holds = len(kinds) * max(1, len(lengths))
     passes = holds * len(options.selections) * len(selectors)
-    with shown(2 + (options.max_kl is not None) + holds + 2 * passes) as progress:
+    steps = 1 + (options.max_kl is not None) + options.sessions * (1 + holds) + 2 * passes
+    with shown(steps) as progress:
         summary = run(options, link, progress)
     if out is not None:
         write_text(out / "model.json", as_json(summary))
@@ -174,7 +175,8 @@ def _tables(summary: "ModelSummary") -> Group:
     head = (
         f"{model.name} ({model.architecture}, {model.dtype}{', RoPE ' * bool(model.rope)}"
         f"{model.rope}) on "
-        f"{work.text}: {work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
+        f"{work.text}: {f'{work.sessions} sessions of ' * (work.sessions > 1)}"
+        f"{work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
         f"blocks of {work.block_tokens} tokens, {work.kernel} on {work.device}; "
         f"{'own' if model.chooses_itself else 'dense'} perplexity {summary.dense_perplexity:.3f}"
     )
@@ -306,6 +308,7 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
         Column("stall ms p50", "{:.2f}".format),
         Column("p99", "{:.2f}".format),
         Column("token ms p50", "{:.1f}".format),
+        Column("tokens/s", "{:.2f}".format),
     ]
     rows = [
         [
@@ -318,6 +321,7 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
             one.stall_ms_p50,
             one.stall_ms_p99,
             one.token_ms_p50,
+            one.tokens_per_s,
         ]
         for one in passes
     ]
@@ -398,7 +402,9 @@ def _curve(one: "ModelPass") -> Table:
 
 
 def _positions(positions: Sequence["Position"]) -> Table:
-    """One row for each position, or for groups of neighbours so that there are ROWS_MAX rows."""
+    """One row for each position, or for groups of neighbours so that there are ROWS_MAX rows. Of
+    several sessions at once, all are in it."""
+    positions = sorted(positions, key=lambda one: one.position)
     each = -(-len(positions) // ROWS_MAX)
     rows = []
     for first in range(0, len(positions), each):

@@ -95,9 +95,9 @@ IDLE = (
     Idle("compare", ("samples",), _few_enough, "with --quick, which draws at most 6"),
     Idle(
         "host run",
-        ("seed", "sessions", "geometry"),
+        ("seed", "geometry"),
         _has("model"),
-        "with --model, which decodes one text in the model's shape",
+        "with --model, which decodes a text in the model's shape",
     ),
     Idle(
         "host run",

@@ -51,8 +51,10 @@ PolicyKeys = dict[str, int | str | list[str]]
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """One decoded token: the model's output after it, with the tier and with dense attention."""
+    """One decoded token: the model's output after it, with the tier and with dense attention.
+    `session`: which of those that decoded together, from 0 on."""
 
+    session: int
     position: int
     token: int
     top1: int
@@ -120,6 +122,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     stall_ms_p50: float
     stall_ms_p99: float
     token_ms_p50: float
+    tokens_per_s: float
+    """Of all sessions, while they decoded."""
     index_key_bytes: int
     """Keys of the model's indexers for the context in the model's type, which every step reads. 0
     of a model without one."""
@@ -205,9 +209,11 @@ class StatesKept(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
-    """The decoded text, and how blocks were selected and attended to."""
+    """The decoded text, and how blocks were selected and attended to. `sessions`: that decoded
+    together, each a part of the text."""
 
     text: str
+    sessions: int
     context_tokens: int
     """Of the longest context."""
     steps: int
@@ -410,6 +416,7 @@ def compared(
     dense: NDArray[np.float32],
     tokens: list[int],
     first_position: int,
+    session: int = 0,
 ) -> list[Position]:
     """Compare position by position; `tokens` are the decoded ones and, if known, the next one."""
     found = []
@@ -418,6 +425,7 @@ def compared(
         following = tokens[step + 1] if step + 1 < len(tokens) else None
         found.append(
             Position(
+                session=session,
                 position=first_position + step,
                 token=tokens[step],
                 top1=int(own.argmax()),

@@ -93,9 +93,7 @@ def _unpacked(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _brought(
-    wheel: Wheel, given: Path | None, kept: Path, work: Path, progress: Progress
-) -> Path:
+def _brought(wheel: Wheel, given: Path | None, kept: Path, work: Path, progress: Progress) -> Path:
     """The wheel: given, kept in a folder from a try before, or brought there now."""
     if given is not None:
         path = given / wheel.file if given.is_dir() else given

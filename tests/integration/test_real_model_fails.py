@@ -13,7 +13,7 @@ from offstage.bindings.ledger import Ledger
 from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.cli import run
-from offstage.testbeds.live.model import text_run
+from offstage.testbeds.live.model import passes
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
@@ -102,7 +102,7 @@ def test_a_run_against_a_chip_that_came_too_late_is_void(
     """With two of 101 reads, writes, commands and answers too late, model.json is there and the
     exit code is 1."""
     late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
-    monkeypatch.setattr(text_run, "counters_since", lambda before, after: {**after, **late})
+    monkeypatch.setattr(passes, "counters_since", lambda before, after: {**after, **late})
     words = ["--context-tokens", "128", "--steps", "4", "--select-blocks", "6"]
     model, out = model_of(tmp_path, "llama"), tmp_path / "out"
     chip = {"device": "asic_7nm", "dilation": 20}

@@ -19,6 +19,7 @@ from offstage.testbeds.live.arm_bed import ArmBed, Attached, Storage
 from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.model.fit import check_predicts, load_known
 from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.passes import decode
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
@@ -81,7 +82,7 @@ def run_arms(
                 one.options, predict=arm.predicts, ahead="hint" if arm.predicts else "none"
             )
             one.attach(host.link, host.control, host.fabric)
-            passes.append(one.decode(options.selections[0], [], arm.name))
+            passes.append(decode([one], options.selections[0], [[]], arm.name))
             return one.record
 
         name = f"{storage.provenance}-{arm.name.replace('+', '-')}"

@@ -246,6 +246,12 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
             "name a type, such as fp8 or int8",
         )
     check_kv_types(shape, options.kv_dtypes)
+    if options.sessions > 1 and shape.chooses_itself:
+        raise BadInput(
+            f"layers of {shape.name} select by indexers of its own, whose keys are of one session",
+            "--sessions",
+            "leave it out, or use a model without an indexer",
+        )
     if options.index_keys == "tier":
         with_index_blocks(shape.cache)
     if options.predict:

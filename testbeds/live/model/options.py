@@ -45,6 +45,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Path
     text: Path
+    sessions: Annotated[int, within(1, 64)] = 1
+    """Sessions that decode together, each a part of the text."""
     steps: Annotated[int, within(1, 100_000)] = 128
     context_tokens: tuple[int, ...] = ()
     """Lengths to decode after, each a front of the longest, which is read once. None: the longest
@@ -102,6 +104,13 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"choose one of {', '.join(SELECTORS)}",
             )
         self._check_kv_types()
+        if self.sessions > 1 and (self.predict or self.max_kl is not None):
+            raise BadInput(
+                f"{self.sessions} sessions of a model with "
+                f"{'--predict' if self.predict else '--kv-dtype auto'}, which is of one",
+                "--sessions",
+                "leave one of them out",
+            )
         if self.generate and len(self.context_tokens) > 1:
             raise BadInput(
                 "--generate goes on from the end of what was read, and several --context-tokens "

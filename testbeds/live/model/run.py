@@ -17,6 +17,7 @@ from offstage.testbeds.live.model.fit import (
     load_known,
 )
 from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.passes import decode
 from offstage.testbeds.live.model.states import check_checkpoints
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import (
@@ -59,25 +60,47 @@ def decode_text(
     progress: Progress,
 ) -> ModelSummary:
     """`run` with a loaded model of these weights, and the tokens of the text."""
-    one = TextRun(options, loaded, weights, control.geometry.block_tokens, progress)
-    one.attach(link, control, fabric)
-    lengths = context_lengths(options, loaded, one.geometry, len(tokens), control)
+    size = control.geometry.block_tokens
+    runs = [TextRun(options, loaded, weights, size, progress) for _ in range(options.sessions)]
+    one = runs[0]
+    for run in runs:
+        run.attach(link, control, fabric)
+    each = len(tokens) // options.sessions
+    lengths = context_lengths(options, loaded, one.geometry, each, control)
     longest = max(lengths)
-    one.prefill(tokens[:longest], keep=len(lengths) * len(options.kv_dtypes) > 1)
+    read = longest + (0 if options.generate else options.steps + 1)
+    texts = parts_of(tokens, options.sessions, read, loaded.tokenizer.bos_token_id)
+    keep = options.sessions == 1 and len(lengths) * len(options.kv_dtypes) > 1
+    for run, text in zip(runs, texts, strict=True):
+        run.prefill(text[:longest], keep=keep)
     passes = []
     for length in lengths:
+        followings = [text[length:] for text in texts]
         for kind in options.kv_dtypes:
-            one.hold(kind, length)
+            for run in runs:
+                run.hold(kind, length)
             for name in options.selectors:
-                one.select_by(name)
-                passes += [one.decode(k, tokens[length:]) for k in options.selections]
-    read = longest + (0 if options.generate else options.steps + 1)
+                for run in runs:
+                    run.select_by(name)
+                passes += [decode(runs, k, followings) for k in options.selections]
+    one.blocks_written = sum(run.blocks_written for run in runs)
     notes = [
         *machine_notes(control.status()),
-        *text_unread(options.text.name, len(tokens), read, one.geometry.block_tokens),
+        *text_unread(
+            options.text.name, len(tokens), options.sessions * read, one.geometry.block_tokens
+        ),
         *selected_alike(
             options.selections, [one.select_blocks for one in passes[: len(options.selections)]]
         ),
-        *all_staged(one.blocks_read, control.geometry.slot_count),
+        *all_staged(options.sessions * one.blocks_read, control.geometry.slot_count),
     ]
     return one.summary(passes, notes)
+
+
+def parts_of(tokens: list[int], count: int, each: int, first: int | None) -> list[list[int]]:
+    """The first parts of a text, of `each` tokens. `first`: the token that begins a text; the
+    others begin with it if the text does."""
+    parts = [tokens[at * each : (at + 1) * each] for at in range(count)]
+    if first is not None and tokens[:1] == [first]:
+        parts[1:] = [[first, *part[:-1]] for part in parts[1:]]
+    return parts

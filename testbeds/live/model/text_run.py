@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import offstage
-from offstage.bindings.layouts import CAUSES, FATES
-from offstage.bindings.ledger import Ledger, quantile, share
 from offstage.bindings.notes import Note
 from offstage.host.arrays import Arrays
 from offstage.host.arrays.quantized import QuantizedArrays
@@ -43,13 +41,10 @@ from offstage.host.transformer.quantized import QuantizedKv
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.sensitivity import Choice, Probe, choose, measured
 from offstage.host.transformer.tiered import TieredAttention
-from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded
-from offstage.testbeds.live.host_run import overruns
 from offstage.testbeds.live.model.fit import (
     Quantizers,
     bits_of,
-    blocks_chosen,
     fitted,
     model_identity,
     pool_sizes,
@@ -60,23 +55,12 @@ from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import KvType, ModelOptions
 from offstage.testbeds.live.model.states import ContextStates, in_pieces
 from offstage.testbeds.live.model_results import (
-    GroupRead,
     KvStored,
     ModelMachine,
     ModelPass,
     ModelSummary,
     TextWorkload,
     TierUsed,
-    compared,
-    perplexity,
-    share_read,
-)
-from offstage.testbeds.live.run_figures import ends_differ
-from offstage.testbeds.live.vacuous import (
-    kl_beyond,
-    pool_holds_all,
-    told_in_vain,
-    warm_start,
 )
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
@@ -139,6 +123,7 @@ class TextRun:
             model=model_identity(options, self.loaded, self.weights, geometry),
             workload=TextWorkload(
                 text=options.text.name,
+                sessions=options.sessions,
                 context_tokens=len(self._read),
                 steps=options.steps,
                 block_tokens=geometry.block_tokens,
@@ -176,6 +161,11 @@ class TextRun:
             command=options.command,
             version=offstage.__version__,
         )
+
+    @property
+    def kv_type(self) -> KvType:
+        """Of the context that is held."""
+        return self._held[0]
 
     @property
     def length(self) -> int:
@@ -286,101 +276,17 @@ class TextRun:
         quantizer = self.quantizer
         return self.arrays if quantizer is None else QuantizedArrays(self.arrays, quantizer)
 
-    def decode(self, select_blocks: int, following: list[int], arm: str = "") -> ModelPass:
-        """One selection over the whole text."""
-        options, geometry = self.options, self.geometry
-        own = self.loaded.shape.chooses_itself
-        chosen = blocks_chosen(select_blocks, self.loaded.shape, geometry, self.length)
-        before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
-        counted = device_counters(self.link)
-        pool = self._pool(chosen)
-        attention, logits, grown = self._decoded(chosen, following, pool, arm)
-        ledger = Ledger.of(self.control.ledger()).since(before)
-        counted = counters_since(counted, device_counters(self.link))
-        guesses = self._guesses() - guesses_before
-        guessed_at = guesses and options.predict
-        guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
-        foretold = attention.predicted.foretold
-        blocks_read = ledger.bytes_read // self.control.geometry.payload_size_bytes
-        dense = self.kv.logits(grown).cpu().numpy()
-        known = grown if options.generate else [*grown, following[options.steps]]
-        positions = compared(logits, dense, known, len(self.tokens))
-        kl_mean = float(np.mean([one.kl for one in positions]))
-        kind, whole = self._held[0], chosen == self.room
-        choice = self.choice if kind == "auto" and whole else None
-        self.record = record = attention.record
-        stall_ms = record.stall_ms()
-        return ModelPass(
-            arm=arm,
-            context_tokens=len(self.tokens),
-            kv_dtype=kind,
-            selector="indexer" if own else self.selector,
-            select_blocks=chosen,
-            share_read=share_read(record, geometry, len(self.tokens)),
-            perplexity=perplexity([one.nll for one in positions]),
-            dense_perplexity=perplexity([one.dense_nll for one in positions]),
-            top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
-            kl_mean=kl_mean,
-            kl_max=max(one.kl for one in positions),
-            logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown) if whole or own else None,
-            demands=ledger.demands,
-            bytes_read=ledger.bytes_read,
-            hit=ledger.ended.hit_rate,
-            late=ledger.ended.late_rate,
-            stall_ms_p50=quantile(stall_ms, 0.5),
-            stall_ms_p99=quantile(stall_ms, 0.99),
-            token_ms_p50=quantile(record.token_ms(), 0.5),
-            index_key_bytes=sum(one.nbytes for one in self.kv.index_keys.values()),
-            state_bytes=self.kv.state_bytes,
-            groups=self._groups(record),
-            blocks_verified=record.blocks_verified,
-            blocks_corrupt=record.blocks_corrupt,
-            blocks_recomputed=record.blocks_recomputed,
-            ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
-            pace_overruns=overruns(str(self.control.status()["model"]), counted),
-            positions=positions,
-            predicted=attention.predicted.agreement(),
-            guesses=guesses,
-            guesses_used=guessed["used"],
-            guesses_late=guessed["late"],
-            guesses_unused=guessed["unused"],
-            traffic=float(share(blocks_read, foretold.reference_reads)) if guessed_at else None,
-            worth=foretold.worth if guessed_at else None,
-            curve=foretold.curve() if guessed_at else [],
-            text=self.loaded.tokenizer.decode(grown) if options.generate else "",
-            notes=[
-                *warm_start(before),
-                *pool_holds_all(self.blocks_read, pool.pool_blocks, "the text"),
-                *(kl_beyond(kl_mean, options.max_kl, choice.tail_tokens) if choice else []),
-                *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
-            ],
-        )
-
-    def _groups(self, record: AgentRecord) -> list[GroupRead]:
-        """What the entries and the index keys in the tier took; nothing where keys are resident."""
-        if self.options.index_keys == "resident":
-            return []
-        size = self.control.geometry.payload_size_bytes
-        keys = [(one.index_demands, one.index_stall_ns) for one in record.tokens]
-        both = [(one.demands, one.stall_ns) for one in record.tokens]
-        rest = [(n - k, t - s) for (n, t), (k, s) in zip(both, keys, strict=True)]
-        return [GroupRead.of("latents", rest, size), GroupRead.of("index keys", keys, size)]
-
     def dense_text(self) -> str:
         """What the model writes after the context with its own dense attention, greedily."""
         self.progress.start("the same by dense attention", self.options.steps, "steps")
-        found = self.kv.generate(self._chosen, self.options.steps, self.progress.advance)
+        found = self.kv.generate(self.chosen_token, self.options.steps, self.progress.advance)
         return str(self.loaded.tokenizer.decode(found))
 
-    def _guesses(self) -> int:
-        """Blocks of the next layer announced to the tier ahead of their demand, so far."""
-        return self.fabric.stats().get("guesses", 0)
-
-    def _decoded(
+    def decoded(
         self, chosen: int, following: list[int], pool: HbmPool, arm: str
     ) -> tuple[TieredAttention, NDArray[np.float32], list[int]]:
-        """The attention that read from the tier, the logits after each token, and the tokens."""
+        """The attention that read from the tier, the logits after each token, `[steps,
+        vocabulary]`, and the tokens: those of `following`, or the model's."""
         options = self.options
         rule = SelectionRule(self.selector, chosen, options.sink_blocks, options.window_blocks)
         decoder = Decoder(
@@ -393,9 +299,7 @@ class TextRun:
                 self.control,
                 decoder,
                 self.context,
-                lambda ordinal: self._name_of(
-                    grown, ordinal, len(self.tokens), chosen, options.kernel, self.selector
-                ),
+                lambda ordinal: self.grown_name(grown, ordinal, chosen),
                 options.time_per_token_s,
                 self.quantizer,
                 (self.control.geometry.slot_count, options.traffic),
@@ -413,11 +317,11 @@ class TextRun:
         finally:
             self.fabric.unregister(pool.memory.landing)
 
-    def _pool(self, chosen: int) -> HbmPool:
-        """The HBM pool for a selection of `chosen` blocks."""
+    def pool(self, chosen: int, sessions: int) -> HbmPool:
+        """The HBM pool for a selection of `chosen` blocks of each of some sessions."""
         geometry = self.source.geometry
         sizes = pool_sizes(self.options, geometry, chosen, self.length)
-        return HbmPool(geometry, sizes[0], self._pool_arrays, sizes[1])
+        return HbmPool(geometry, sessions * sizes[0], self._pool_arrays, sessions * sizes[1])
 
     def _steps(
         self,
@@ -429,7 +333,7 @@ class TextRun:
         """Decode token by token into `grown`: the logits after each, `[steps, vocabulary]`.
         Without `following` the model chooses the tokens, except its end of text."""
         model, first = self.loaded.model, len(self.tokens)
-        token = following[0] if following else self._chosen(self.kv.last_logits)
+        token = following[0] if following else self.chosen_token(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
         keys, layers = None, self.kv.session_layers()
         if self.kv.index_keys and not layers:
@@ -444,17 +348,18 @@ class TextRun:
                 if following:
                     token = following[min(step + 1, len(following) - 1)]
                 else:
-                    token = self._chosen(row)
+                    token = self.chosen_token(row)
                 self.progress.advance(1)
         attention.close()
         return found
 
-    def _chosen(self, logits: NDArray[np.float32]) -> int:
+    def chosen_token(self, logits: NDArray[np.float32]) -> int:
+        """The likeliest token, `[vocabulary]`, except the end of text."""
         allowed = logits.copy()
         allowed[list(self.loaded.end_tokens)] = -np.inf
         return int(allowed.argmax())
 
-    def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int]) -> bool:
+    def bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int]) -> bool:
         """Decode the same tokens with the same kernel, with all blocks in memory."""
         geometry = self.source.geometry
         attention = ResidentAttention(
@@ -474,6 +379,11 @@ class TextRun:
         """Names the states of recurrent layers after so many tokens of the context."""
         last = tokens // self.geometry.block_tokens - 1
         return self._name_of([], last, "states").to_bytes(16, "little")
+
+    def grown_name(self, grown: Sequence[int], ordinal: int, chosen: int, *more: object) -> int:
+        """Names a block that decoding has filled, by a selection, kernel, and what `more` says."""
+        kernel, length = self.options.kernel, len(self.tokens)
+        return self._name_of(grown, ordinal, length, chosen, kernel, self.selector, *more)
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
         """Names the full block at an ordinal by everything that determines its bytes. The last

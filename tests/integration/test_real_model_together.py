@@ -1,0 +1,106 @@
+"""Do several sessions of a real model that decode together write what each writes alone?
+
+Tiny models with random weights: of K and V, of windows beside full layers, of latents.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damaged import damage_store
+from model_bed import SMALL_POOL, drive, model_of, start, words_of
+from tiny_models import save_text
+
+from offstage.testbeds.beds.daemon import Daemon
+from offstage.testbeds.cli import run
+
+pytest.importorskip("torch", reason="needs the extra capture")
+pytest.importorskip("transformers", reason="needs the extra capture")
+
+CONTEXT, STEPS, SESSIONS = 128, 24, 3
+EACH = CONTEXT + STEPS + 1
+KINDS: dict[str, dict[str, Any]] = {
+    "qwen3": {"num_hidden_layers": 3},
+    "gemma3_text": {"num_hidden_layers": 3, "sliding_window": 64, "query_pre_attn_scalar": 8},
+    "deepseek_v3": {"num_hidden_layers": 3},
+}
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon for three layers whose blocks are 4 KiB, and whose arena holds a third of them."""
+    with start(tmp_path, 3, 4096, 512, 30) as one:
+        yield one
+
+
+@pytest.mark.parametrize("more", [[], ["--generate"]], ids=["text", "own text"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sessions_together_write_what_each_writes_alone(
+    kind: str, more: list[str], tier: Daemon, tmp_path: Path
+) -> None:
+    """Each session has the tokens, and within 1e-3 the logits against dense attention, of a run of
+    its part of the text alone. Blocks leave the pool and come back from the daemon meanwhile."""
+    model, whole = model_of(tmp_path, kind, **KINDS[kind]), tmp_path / "whole.txt"
+    letters, each = save_text(whole, SESSIONS * EACH).read_text(), CONTEXT if more else EACH
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), *SMALL_POOL, *more]
+    sizes += ["--select-blocks", "6"]
+    found = drive(tier, model, whole, tmp_path / "o", *sizes, "--sessions", str(SESSIONS))
+    (together,) = found["passes"]
+    assert found["workload"]["sessions"] == SESSIONS and together["bit_equal"] is None
+    assert together["blocks_corrupt"] == 0 and together["demands"] > 0
+    assert len(together["positions"]) == SESSIONS * STEPS
+    for number in range(SESSIONS):
+        part = tmp_path / f"{number}.txt"
+        part.write_text(letters[number * each : (number + 1) * each])
+        (alone,) = drive(tier, model, part, tmp_path / f"o{number}", *sizes)["passes"]
+        own = [one for one in together["positions"] if one["session"] == number]
+        for name in ("position", "token", "top1", "dense_top1"):
+            assert [one[name] for one in own] == [one[name] for one in alone["positions"]]
+        for name in ("kl", "dense_nll"):
+            values = [[one[name] or 0 for one in rows] for rows in (own, alone["positions"])]
+            assert values[0] == pytest.approx(values[1], abs=1e-3)
+
+
+def test_a_block_that_the_store_has_lost_is_made_again_of_its_own_session(tmp_path: Path) -> None:
+    """Every third block of the store is damaged while its daemon is stopped: what is made again is
+    of the context that had it, and the logits are to the bit the same."""
+    model, whole = model_of(tmp_path, "qwen3", **KINDS["qwen3"]), tmp_path / "whole.txt"
+    save_text(whole, SESSIONS * EACH)
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), *SMALL_POOL]
+    sizes += ["--select-blocks", "6", "--sessions", str(SESSIONS)]
+    found = []
+    for _ in range(2):
+        with start(tmp_path, 3, 4096, 512, 30, store={"segment": "64KiB"}) as tier:
+            found += drive(tier, model, whole, tmp_path / f"o{len(found)}", *sizes)["passes"]
+        assert damage_store(tmp_path / "store.kv", every=3) > 10
+    before, after = found
+    assert before["blocks_recomputed"] == 0 < after["blocks_recomputed"]
+    assert before["blocks_corrupt"] == after["blocks_corrupt"] == after["ends_differ"] == 0
+    assert after["positions"] == before["positions"]
+
+
+REFUSED: dict[str, tuple[str, list[str], str]] = {
+    "predictions": ("qwen3", ["--predict"], "3 sessions of a model with --predict"),
+    "chosen types": (
+        "qwen3",
+        ["--kv-dtype", "auto", "--max-kl", "0.1"],
+        "3 sessions of a model with --kv-dtype auto",
+    ),
+    "an indexer": ("deepseek_v32", [], "select by indexers of its own"),
+    "a short text": ("qwen3", ["--context-tokens", "256"], "more than the text has room for"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_of_one_session_is_refused_in_one_line(
+    what: str, tier: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, more, message = REFUSED[what]
+    model = model_of(tmp_path, kind, **KINDS.get(kind, {"num_hidden_layers": 3}))
+    text = save_text(tmp_path / "letters.txt", SESSIONS * EACH)
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
+    words = words_of(tier, model, text, *sizes, "--sessions", str(SESSIONS), *more)
+    assert run(words) == 2
+    said = [one for one in capsys.readouterr().err.splitlines() if one.startswith("offstage:")]
+    assert len(said) == 1 and message in said[0], said

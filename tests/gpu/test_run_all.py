@@ -185,11 +185,15 @@ def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
     """`--interpret` runs kernels on the CPU, and no check that needs a device."""
     for name in ("torch", "triton"):
         pytest.importorskip(name, reason="pip install '.[triton]'")
-    wanted = "--only", "selection_is_right,attention_bandwidth_float8"
+    entries = ["fp8_rows_with_scales_are_right", "a_window_beside_compressed_entries_is_right"]
+    wanted = "--only", ",".join(["selection_is_right", "attention_bandwidth_float8", *entries])
     code, content = run(tmp_path / "gpu.json", "--interpret", *wanted)
     assert code == 0, content["checks"]
     assert outcomes(content) == {
         "selection_is_right": "ran",
         "attention_bandwidth_float8": "skipped",
+        **dict.fromkeys(entries, "ran"),
     }
-    assert 0 < content["checks"][1]["figures"]["error_scores"] < 1e-4
+    figures = {one["name"]: one["figures"] for one in content["checks"]}
+    assert 0 < figures["selection_is_right"]["error_scores"] < 1e-4
+    assert figures[entries[1]].keys() == {"seed", "error_csa", "error_hca"}

@@ -33,6 +33,11 @@ from offstage.host.model.values import WIDTHS, ValueType
 __all__ = ["KvForm", "KvGeometry", "LayerKv"]
 
 
+SPANNING: tuple[KvForm, ...] = ("entries", "index")
+"""Forms whose blocks hold as many entries as a chunk has tokens, and so span several chunks where
+an entry is of several tokens."""
+
+
 @dataclass(frozen=True)
 class KvGeometry:
     """A model's KV cache, its numbers stored as `value_type`; `source` says where the sizes are
@@ -71,7 +76,7 @@ class KvGeometry:
                 f"{layer.kv_heads} KV heads",
                 "make q_heads a multiple of kv_heads",
             )
-        if layer.form != "entries" and self.block_tokens % layer.tokens_per_entry:
+        if layer.form not in SPANNING and self.block_tokens % layer.tokens_per_entry:
             raise self._bad(
                 f"layer {number} stores one entry per {layer.tokens_per_entry} tokens, and "
                 f"block_tokens is {self.block_tokens}",
@@ -149,7 +154,7 @@ class KvGeometry:
         Raises `BadInput` when a block would hold a fraction of an entry."""
         tokens = self.block_tokens if block_tokens is None else block_tokens
         form = self.layers[layer]
-        per_entry = 1 if form.form == "entries" else form.tokens_per_entry
+        per_entry = 1 if form.form in SPANNING else form.tokens_per_entry
         if tokens < 1 or tokens % per_entry:
             raise self._bad(
                 f"a block of {tokens} tokens does not hold whole entries of layer {layer}",
@@ -188,7 +193,7 @@ class KvGeometry:
     def chunks_per_block(self, layer: int) -> int:
         """Chunks that a block of `layer` spans. The last of them names it."""
         form = self.layers[layer]
-        return form.tokens_per_entry if form.form == "entries" else 1
+        return form.tokens_per_entry if form.form in SPANNING else 1
 
     def chunks_of(self, layer: int, ordinals: NDArray[np.integer]) -> NDArray[np.int64]:
         """The chunks that name these blocks."""

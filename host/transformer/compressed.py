@@ -11,7 +11,7 @@ the same front are of use once its compressors have read the tokens since the la
 One thread. Tensors are replaced and never written, so that copies of a state share them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["SessionLayer", "WholeCache", "WholeLayer"]
@@ -76,12 +76,20 @@ class SessionLayer(_Compressors):
     completed, `[1, entries, dim]`: one or none."""
 
     closed: Any = None
+    _keys: Callable[[Any], Any] | None = None
+
+    def keys_elsewhere(self, keys: Callable[[Any], Any]) -> None:
+        """Keep no index keys: `keys` gives all from the new ones, `[1, entries, dim]` each."""
+        self._keys = keys
+        del self.states["indexer"][ENTRIES]
 
     def update_compressor_states(self, name: str, compressed: Any) -> Any:
         """As before; of attention's entries the new ones alone."""
         if name == "compressor":
             self.closed = compressed
             return compressed
+        if self._keys is not None:
+            return self._keys(compressed)
         return super().update_compressor_states(name, compressed)
 
     def _drop_inputs(self, state: State, waiting: int) -> None:

@@ -94,6 +94,11 @@ class DenseKv:
                 reached(self._length)
             self.last_logits = last[-1].float().cpu().numpy()
 
+    @property
+    def tokens(self) -> int:
+        """Of the context."""
+        return self._length
+
     def tensors(self) -> dict[str, Any]:
         """The context's KV and last logits, for `restore`."""
         return self._tensors(self._length)

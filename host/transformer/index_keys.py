@@ -20,7 +20,8 @@ from offstage.host.transformer.quantized import QuantizedKv
 __all__ = ["IndexKeys", "IndexedKv", "NewKeys", "keys_in", "resident_keys"]
 
 IndexKeys = Callable[[int, Any], Any]
-"""All keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's, `[1, 1, dim]`."""
+"""All keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's, `[1, 1, dim]`; of
+compressed entries, `[1, entries, dim]`, from those that the token completes, one or none."""
 
 
 def resident_keys(context: Mapping[int, Any]) -> IndexKeys:
@@ -105,8 +106,15 @@ class IndexedKv:
         for one beyond it, which decoding wrote."""
         if self.geometry.layers[layer].form != "index":
             return self._kv.blocks_at(layer, ordinals, identities)
-        self._own.check_has(layer, ordinals)
+        self._own.check_has(layer, ordinals, self.geometry.chunks_per_block(layer))
         return self._packed(layer, ordinals)
+
+    def open_block(self, layer: int) -> NDArray[np.uint8]:
+        """As `DenseKv.open_block`."""
+        if self.geometry.layers[layer].form != "index":
+            return self._own.open_block(layer)
+        full = self.geometry.entries(layer, self._own.tokens) // self.geometry.block_tokens
+        return self._packed(layer, np.array([full]))
 
     def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[np.float32]:
         """The keys that attention reads inside blocks of a layer of the model."""
@@ -114,6 +122,7 @@ class IndexedKv:
 
     def _packed(self, layer: int, ordinals: NDArray[np.integer]) -> NDArray[np.uint8]:
         import torch
+        from torch.nn.functional import pad
 
         geometry, where = self.geometry, torch.from_numpy(ordinals.astype(np.int64))
         _, heads, size, dim = geometry.block_shape(layer)
@@ -121,7 +130,8 @@ class IndexedKv:
         numbers = torch.zeros((len(ordinals), heads, size, dim), dtype=kind)
         for source, (number, head) in index_places(geometry).items():
             if number == layer:
-                keys = self._own.index_keys[source][0].unflatten(0, (-1, size))
+                keys = self._own.index_keys[source][0]
+                keys = pad(keys, (0, 0, 0, -len(keys) % size)).unflatten(0, (-1, size))
                 numbers[:, head] = keys[where.to(keys.device)].to(numbers)
         plain = numbers.flatten(1).view(torch.uint8).numpy()
         if self._quantizer is not None:

@@ -53,7 +53,7 @@ class ResidentAttention:
             for part, base in zip(parts, (0, *rooms), strict=False):
                 blocks = content(part)
                 memory.write(np.arange(base, base + len(blocks), dtype=np.int32), blocks)
-                if part == parts[0]:
+                if geometry.chunks_per_block(part) == 1:
                     self._tokens = len(blocks) * geometry.block_tokens
                 if (
                     begun is not None
@@ -115,12 +115,16 @@ class ResidentAttention:
         return replace(found, entries=first + found.entries)
 
     def index_keys(self, layer: int, key: Any) -> Any:
-        """All keys of a layer's indexer, `[1, tokens, dim]`, with the newest token's `key`."""
+        """All keys of a layer's indexer, `[1, tokens, dim]`, with the newest token's `key`; of
+        compressed entries, with those that the token completes."""
         number, _ = place = self._new_keys.places[layer]
-        geometry, storage = self._geometry, self._memories[number].storage
-        self._write(storage, 0, number, self._new_keys.add(layer, key))
-        blocks = np.arange(geometry.block_count(self._tokens), dtype=np.int32)
-        return keys_in(storage, blocks, geometry, place)[:, : self._tokens].to(key)
+        geometry = self._geometry
+        storage = self._memories[geometry.parts.index((number,))].storage
+        if key.shape[1]:
+            self._write(storage, 0, number, self._new_keys.add(layer, key))
+        blocks = np.arange(geometry.block_count(self._tokens, number), dtype=np.int32)
+        there = geometry.entries(number, self._tokens)
+        return keys_in(storage, blocks, geometry, place)[:, :there].to(key)
 
     def end_token(self) -> None:
         """All layers have run."""

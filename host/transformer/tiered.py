@@ -241,11 +241,13 @@ class TieredAttention:
 
     def index_keys(self, layer: int, key: Any) -> Any:
         """All keys of a layer's indexer, `[1, tokens, dim]`: the newest token's `key`, and those
-        before from the tier, where the HBM pool lacks their blocks."""
+        before from the tier, where the HBM pool lacks their blocks. Of compressed entries: `key` is
+        of those that the token completes, one or none."""
         number, _ = place = self._new_keys.places[layer]
         session, decoder, pool = self.session, self._decoder, self._decoder.pool
-        self._tail.given = self._new_keys.add(layer, key)
-        write_tokens(pool, [(session, self._tail)], number)
+        if key.shape[1]:
+            self._tail.given = self._new_keys.add(layer, key)
+            write_tokens(pool, [(session, self._tail)], number)
         hint, every = whole(self._geometry, session, number)
         given = session, self.token, number, every, self.record
         decoder.end_predicted(decoder.begin_predicted(*given, hint), self.record)
@@ -256,7 +258,7 @@ class TieredAttention:
         indices = pool.lookup(session.number, number, every)
         found = keys_in(pool.memory.storage, indices, self._geometry, place)
         pool.release(session.number, number)
-        return found[:, : session.length_tokens].to(key)
+        return found[:, : self._geometry.entries(number, session.length_tokens)].to(key)
 
     def end_token(self) -> None:
         """All layers have run; put the tail block to the tier if it is full."""

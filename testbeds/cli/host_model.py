@@ -217,16 +217,15 @@ def _indexed(summary: "ModelSummary") -> list[str]:
         format_size(max(getattr(one, name) for one in passes))
         for name in ("index_key_bytes", "state_bytes")
     )
+    in_tier = summary.workload.index_keys == "tier"
+    where = "are in the tier, and every step reads all of them" if in_tier else "stay resident"
     if model.compresses:
         share = f"at most {model.top_k:,} of" if model.top_k else "all"
         return [
             f"each layer reads its window and {share} its compressed entries; the context's index "
-            f"keys, {keys}, and compressor states, {states}, stay resident: the tier does not hold "
-            "them yet"
+            f"keys, {keys}, {f'{where};' if in_tier else 'and'} compressor states, {states}, stay "
+            "resident: the tier does not hold them yet"
         ]
-    where = "stay resident"
-    if summary.workload.index_keys == "tier":
-        where = "are in the tier, and every step reads all of them"
     return [
         f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the context's "
         f"index keys, {keys}, {where}"

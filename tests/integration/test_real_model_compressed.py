@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged import damage_store
 from model_bed import (
     BLOCK_TOKENS,
     CONTEXT,
@@ -103,6 +104,41 @@ def test_it_is_the_model_itself(
     ], "a session that comes back decodes the same"
 
 
+@pytest.mark.parametrize(
+    "kernel, top_k",
+    [
+        ("torch", 20),
+        pytest.param("numpy", 20, marks=pytest.mark.slow),
+        pytest.param("torch", 128, marks=pytest.mark.slow),
+    ],
+)
+def test_index_keys_come_from_the_tier(kernel: str, top_k: int, text: Path, tmp_path: Path) -> None:
+    """A sixth layer holds the keys of CSA's entries, a block for 64 tokens, and the logits are to
+    the bit those with resident keys: of contexts that end within such a block and with one, while
+    the steps fill it, of a session that comes back, and where the store has lost blocks."""
+    model = v4(tmp_path, index_topk=top_k)
+    more = [*SIZES, "--kernel", kernel, "--context-tokens", f"{SHORT},{CONTEXT}"]
+    (resident := tmp_path / "resident").mkdir()
+    with serve(resident) as tier:
+        expected = drive(tier, model, text, tmp_path / "out", *more)
+    found = []
+    for _ in range(3):
+        with start(tmp_path, LAYERS + 1, PAYLOAD, 512, 16, store={"segment": "64KiB"}) as tier:
+            out = tmp_path / f"out{len(found)}"
+            found.append(drive(tier, model, text, out, *more, "--index-keys", "tier"))
+        if len(found) == 2:
+            assert damage_store(tmp_path / "store.kv", every=3) > 5
+    written = [one["workload"]["prefill_blocks_written"] for one in found]
+    assert written[:2] == [written_first(8) + CONTEXT // CSA // BLOCK_TOKENS, 0]
+    assert sum(one["blocks_recomputed"] for one in found[2]["passes"]) > 0
+    for each in found:
+        for one, own in zip(each["passes"], expected["passes"], strict=True):
+            assert one["bit_equal"] is True and one["positions"] == own["positions"]
+            assert one["blocks_corrupt"] == 0 and one["index_key_bytes"] == own["index_key_bytes"]
+            assert [group["group"] for group in one["groups"]] == ["latents", "index keys"]
+            assert one["groups"][1]["demands"] > 0
+
+
 def test_what_compressors_keep_is_counted(tier: Daemon, text: Path) -> None:
     """Inputs of entries not yet full, what the next one overlaps, and entries of blocks not yet
     full; in float32. Nothing is left of a context that ends with a block of each."""
@@ -139,7 +175,11 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "fewer bits": ({}, ["--kv-dtype", "int4"], "--kv-dtype model"),
     "FP8 rows": ({}, ["--kv-dtype", "fp8"], "--kv-dtype model"),
     "types to choose": ({}, ["--kv-dtype", "auto", "--max-kl", "1"], "--kv-dtype model"),
-    "index keys in the tier": ({}, ["--index-keys", "tier"], "are those of compressed entries"),
+    "a key above an entry": (
+        {"index_head_dim": 80},
+        ["--index-keys", "tier"],
+        "has 80 values, more bytes than an entry",
+    ),
 }
 
 

@@ -87,7 +87,8 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
         ["--kv-dtype", "auto", "--max-kl", "0.1"],
         "3 sessions of a model with --kv-dtype auto",
     ),
-    "an indexer": ("deepseek_v32", [], "select by indexers of its own"),
+    "an indexer": ("deepseek_v32", [], "keep the keys of indexers"),
+    "states": ("qwen3_next", [], "keep states"),
     "a short text": ("qwen3", ["--context-tokens", "256"], "more than the text has room for"),
 }
 

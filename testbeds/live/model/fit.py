@@ -246,14 +246,16 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
             "name a type, such as fp8 or int8",
         )
     check_kv_types(shape, options.kv_dtypes)
-    if options.sessions > 1 and shape.chooses_itself:
+    if options.sessions > 1 and (shape.chooses_itself or shape.is_recurrent):
+        kept = "states" if shape.is_recurrent else "the keys of indexers"
         raise BadInput(
-            f"layers of {shape.name} select by indexers of its own, whose keys are of one session",
+            f"layers of {shape.name} keep {kept}, which are of one session in a pass",
             "--sessions",
-            "leave it out, or use a model without an indexer",
+            "leave it out, or use a model whose layers keep K and V or latents alone",
         )
     if options.index_keys == "tier":
-        with_index_blocks(shape.cache)
+        cache = shape.cache
+        with_index_blocks(cache.in_tier(cache.block_tokens, cache.value_type))
     if options.predict:
         check_predicts(shape, "--predict")
     elif options.ahead != "none" and not shape.shares_selections:

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -181,7 +182,8 @@ class TextRun:
     def blocks_read(self) -> int:
         """Blocks of all layers that hold what attention can read by then, and index keys."""
         held = self.source.geometry
-        keys = self.room * sum(one.form == "index" for one in held.layers)
+        index = (n for n, one in enumerate(held.layers) if one.form == "index")
+        keys = sum(held.block_count(self.length, one) for one in index)
         return held.blocks_read(self.length) + keys
 
     def prefill(self, tokens: list[int], *, keep: bool = False) -> None:
@@ -271,6 +273,10 @@ class TextRun:
         geometry = self.geometry if quantizer is None else quantizer.geometry
         return IndexedKv(held, self.kv, geometry, self.control.geometry.payload_size_bytes)
 
+    def _open_block(self, layer: int) -> NDArray[np.uint8]:
+        source = self.source
+        return (source if isinstance(source, IndexedKv) else self.kv).open_block(layer)
+
     @property
     def _pool_arrays(self) -> Arrays:
         quantizer = self.quantizer
@@ -303,7 +309,7 @@ class TextRun:
                 options.time_per_token_s,
                 self.quantizer,
                 (self.control.geometry.slot_count, options.traffic),
-                self.kv.open_block,
+                self._open_block,
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
@@ -336,9 +342,11 @@ class TextRun:
         token = following[0] if following else self.chosen_token(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
         keys, layers = None, self.kv.session_layers()
+        in_tier = self.options.index_keys == "tier"
+        for number in self.kv.index_keys if in_tier and layers else ():
+            layers[number].keys_elsewhere(partial(attention.index_keys, number))
         if self.kv.index_keys and not layers:
-            resident = self.options.index_keys == "resident"
-            keys = resident_keys(self.kv.index_keys) if resident else attention.index_keys
+            keys = attention.index_keys if in_tier else resident_keys(self.kv.index_keys)
         with installed(model, attention, foresight, keys, layers) as decode:
             for step, row in enumerate(found):
                 grown.append(token)
@@ -370,7 +378,7 @@ class TextRun:
             self.length,
             self.quantizer,
             self.sink_logits,
-            self.kv.open_block,
+            self._open_block,
         )
         self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from offstage.bindings.errors import BadInput
 from offstage.host.model.geometry import KvGeometry, LayerKv
 from offstage.host.model.index_blocks import index_places, with_index_blocks
 from offstage.host.model.models import geometry
@@ -40,3 +41,22 @@ def test_rows_pack_keys_anew() -> None:
     assert rows.payload_bytes == 1536 and rows.kinds == (("fp8",),) * 3
     assert with_index_blocks(rows.geometry) == rows.geometry
     assert not index_places(replace(plain, layers=plain.layers[:3]))
+
+
+def test_keys_of_compressed_entries_span_the_chunks_of_their_entries() -> None:
+    """Places are by layer of the model, of which the tier has two where one compresses."""
+    csa = LayerKv("csa", 1, 64, 4, 40, index_dim=24)
+    layers = (
+        LayerKv("window", 1, 64, window_tokens=40, value_dim=64),
+        csa,
+        replace(csa, index_dim=0),
+    )
+    own = KvGeometry("t", 4, (*layers, csa), 16, "float32").in_tier(16, "float32")
+    found = with_index_blocks(own)
+    assert index_places(found) == {1: (own.layer_count, 0), 3: (own.layer_count, 1)}
+    assert found.chunks_per_block(own.layer_count) == 4
+    assert found.block_bytes(own.layer_count) == 2 * 16 * 24 * 4
+    assert found.block_count(130, own.layer_count) == 2
+    mixed = (*layers[:2], replace(csa, tokens_per_entry=8))
+    with pytest.raises(BadInput, match="index keys of 2 kinds"):
+        with_index_blocks(KvGeometry("t", 4, mixed, 16, "float32").in_tier(16, "float32"))

@@ -98,7 +98,7 @@ def test_what_is_of_one_session_is_refused_in_one_line(
     what: str, tier: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, more, message = REFUSED[what]
-    model = model_of(tmp_path, kind, **KINDS.get(kind, {"num_hidden_layers": 3}))
+    model = model_of(tmp_path, kind, **KINDS.get(kind, {}))
     text = save_text(tmp_path / "letters.txt", SESSIONS * EACH)
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
     words = words_of(tier, model, text, *sizes, "--sessions", str(SESSIONS), *more)

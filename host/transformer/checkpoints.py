@@ -7,17 +7,20 @@ that names the model and all tokens so far, as a block is named. A session that 
 shares a front with another, takes the last position that has states, and KV of every token before
 it; what lies behind is read again, and at least one token, since its logits are not kept.
 
-One thread, which owns the fabric; no fetch may be in flight. A value that cannot be read, and a
-block that is lost, are as if they were not there; a store that is full raises StoreFull.
+One thread. Values want a fabric of their own, so a checkpoint has a connection while it is read or
+written. A value that cannot be read, and a block that is lost, are as if they were not there; a
+store that is full raises StoreFull.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import FetchRequest
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import append_chunks
@@ -37,41 +40,49 @@ class Checkpoints:
     """Of one context. `every`: tokens from one to the next, 0: none are kept. `name`: names all
     that determines the states after so many tokens, in 16 bytes."""
 
-    def __init__(self, fabric: Fabric, every: int, name: Callable[[int], bytes]) -> None:
-        self._every, self._name = every, name
-        self._values = Values(fabric, VOLUME) if every else None
+    def __init__(self, link: Endpoint, every: int, name: Callable[[int], bytes]) -> None:
+        self._link, self._every, self._name = link, every, name
         self.written = self.bytes_written = 0
         """Those that the tier did not have."""
 
     def put(self, tokens: int, states: States) -> None:
-        """Keep the states after `tokens` tokens, where that is a multiple."""
-        if self._values is None or tokens % self._every:
+        """Keep the states after `tokens` tokens, where it is a multiple, and they are not there."""
+        if not self._every or tokens % self._every:
             return
         from safetensors.torch import save
 
         whole = {name: one.contiguous().cpu() for name, one in states.items()}
         value = save(whole)
-        if self._values.store(self._name(tokens), value, keep=True):
-            self.written += 1
-            self.bytes_written += len(value)
+        key = self._name(tokens)
+        with self._opened() as values:
+            if values.lengths([key]) != [len(value)]:  # none, or one that cannot be states
+                values.store(key, value)
+                self.written += 1
+                self.bytes_written += len(value)
 
     def latest(self, tokens_max: int) -> tuple[int, States]:
         """The last states after at most `tokens_max` tokens, and after how many; 0: none."""
-        if self._values is None:
+        if not self._every or tokens_max < self._every:
             return 0, {}
         from safetensors import SafetensorError
         from safetensors.torch import load
 
         places = range(self._every, tokens_max + 1, self._every)
-        lengths = self._values.lengths([self._name(one) for one in places])
-        for tokens, length in reversed([*zip(places, lengths, strict=True)]):
-            if length > 0:
-                try:
-                    if value := self._values.retrieve(self._name(tokens)):
-                        return tokens, load(value)
-                except (RunFailed, SafetensorError):
-                    continue
+        with self._opened() as values:
+            lengths = values.lengths([self._name(one) for one in places])
+            for tokens, length in reversed([*zip(places, lengths, strict=True)]):
+                if length > 0:
+                    try:
+                        if value := values.retrieve(self._name(tokens)):
+                            return tokens, load(value)
+                    except (RunFailed, SafetensorError):
+                        continue
         return 0, {}
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Values]:
+        with self._link.attached() as (_, fabric):
+            yield Values(fabric, VOLUME)
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def test_it_is_the_model_itself(kind: str, kernel: str, text: Path, tmp_path: Pa
 
 def test_a_shared_front_is_of_use_up_to_a_checkpoint(text: Path, tmp_path: Path) -> None:
     """Of a text with the same first 190 tokens the tier has the KV of 176 and states after 128. The
-    logits are those of the library; and where no states are left, or none are asked for, all KV is
-    of no use to it."""
+    logits are those of the library; and where no states can be read, or none are asked for, its KV
+    alone is of no use."""
     model, other = model_of(tmp_path, "qwen3_next"), tmp_path / "other.txt"
     letters = text.read_text()
     other.write_text(letters[:190] + letters[190:][::-1])
@@ -129,13 +129,17 @@ def test_a_shared_front_is_of_use_up_to_a_checkpoint(text: Path, tmp_path: Path)
 
     with serve(tmp_path) as tier:
         assert returned(text, *KEPT) == (0, 0)
+        assert returned(text, *KEPT, "--context-tokens", "192") == (192, 128), "a token is read"
         assert returned(other, *KEPT) == (176, 128)
         link = Endpoint.find(tier.endpoint, tenant="lab", runtime_dir=tier.runtime_dir, name="test")
         with link.attached() as (_, fabric):
             values = Values(fabric, VOLUME)
-            assert len(keys := list(values.keys())) == 4  # three of the one, and the other's last
-            assert all(values.delete(keys))
-        assert returned(other, *KEPT) == (LONG, 0)
+            keys = list(values.keys())
+            assert len(keys) == 4  # three of the one, and the other's last
+            for key in keys:
+                values.store(key, b"no states")
+        assert returned(other, *KEPT) == (LONG, 0), "they cannot be read"
+        assert returned(other, *KEPT) == (LONG, 192), "and are kept anew"
         assert returned(other, "--checkpoint-blocks", "0") == (0, 0)
 
 

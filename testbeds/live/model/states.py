@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
 from offstage.host.transformer.checkpoints import Checkpoints, returned
@@ -55,6 +56,7 @@ class ContextStates:
     def read(
         self,
         tokens: Sequence[int],
+        link: Endpoint,
         control: Control,
         fabric: Fabric,
         names: Sequence[int],
@@ -64,7 +66,7 @@ class ContextStates:
         type; `key_of`: names the states after so many tokens."""
         kv, self._tokens = self._kv, tokens
         every = self._blocks * kv.geometry.block_tokens
-        own = self._checkpoints = Checkpoints(fabric, every, key_of)
+        own = self._checkpoints = Checkpoints(link, every, key_of)
         if every:
             there = returned(kv, control, fabric, names, own, len(tokens) - 1)
             self._first, self._kept_tokens = there.tokens, there.kept_tokens

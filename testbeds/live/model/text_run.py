@@ -196,7 +196,8 @@ class TextRun:
         last = len(tokens) // size - 1
         if self._states is not None:
             names = [self._name_of([], ordinal) for ordinal in range(last + 1)]
-            self._states.read(tokens, self.control, self.fabric, names, self._states_key)
+            tier = self.link, self.control, self.fabric
+            self._states.read(tokens, *tier, names, self._states_key)
         elif keep:
             prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)
         else:

@@ -65,6 +65,7 @@ class ValueTask:
     ) -> None:
         self.verb, self.key, self.memory = verb, key, memory
         self.c: Any = ffi.new("struct ofs_value_task *")
+        self.address = int(ffi.cast("uintptr_t", self.c))
         c: Any = self.c
         c.verb, c.timeout_ns = VERBS[verb], int(timeout_s * 1e9)
         ffi.memmove(ffi.addressof(c, "key"), key, 16)
@@ -175,21 +176,21 @@ class DriverValues(ValueIO):
         check_rc(rc, "opening the values of a port", "fabric", "set limits.values at the daemon")
         self._io = out[0]
         self._tasks: dict[int, ValueTask] = {}
-        self._ended: Any = ffi.new("struct ofs_value_task *[]", ENDED_BATCH)
+        self._ended = np.zeros(ENDED_BATCH, np.uintp)
+        self._ended_c: Any = ffi.cast("struct ofs_value_task **", self._ended.ctypes.data)
 
     def submit(self, tasks: Sequence[ValueTask]) -> None:
         for task in tasks:
             rc = lib.ofs_value_io_submit(self._io, task.c)
             if rc != 0:
                 raise BadInput(f"a task to {task.verb} without memory", "values", "give it some")
-            self._tasks[int(ffi.cast("uintptr_t", task.c))] = task
+            self._tasks[task.address] = task
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
-        count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended, ENDED_BATCH)
+        count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended_c, ENDED_BATCH)
         if count < 0:
             gone(count, "moving values")
-        ended = self._ended
-        return [self._tasks.pop(int(ffi.cast("uintptr_t", ended[i]))) for i in range(count)]
+        return list(map(self._tasks.pop, self._ended[:count].tolist()))
 
     def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
         lib.ofs_value_io_fill(self._io, task.c, size, commit)

@@ -107,8 +107,8 @@ def _round(
 def _end(io: ValueIO, task: ValueTask) -> None:
     """Submit a task, and wait for its end."""
     io.submit([task])
-    while io.count:
-        io.run(PATIENCE_S)
+    while task not in io.run(PATIENCE_S):
+        pass
     if task.rc:
         raise RunFailed(
             f"no {task.verb} of a value", "bench fabric", "see the errno", errno=-task.rc

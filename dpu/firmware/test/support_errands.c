@@ -52,7 +52,8 @@ bed_open_mode(struct bed *bed, uint64_t seed, uint32_t sessions, uint32_t write_
 
 	*bed = (struct bed){.random = seed, .sessions = sessions};
 	world_config(&config);
-	config.core.layer_count = config.store.layer_count = LAYERS;
+	/* In one layer the pieces of a value move in runs. */
+	config.core.layer_count = config.store.layer_count = seed % 2 == 0 ? 1 : LAYERS;
 	config.policy.prefetchers |= OFS_PREFETCH_SHARED;
 	config.value_max = 16;
 	config.write_mode = write_mode;

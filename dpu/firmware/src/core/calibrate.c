@@ -138,12 +138,14 @@ ofs_calibration_open(struct ofs_core *core, uint32_t session)
 		const struct ofs_calibration *sibling = sibling_of(core, session, layer);
 
 		ofs_work_touch(core, OFS_TABLE_LAYER, core->config.session_max * sizeof(*c));
-		if (sibling)
+		if (sibling) {
 			*c = *sibling;
-		else
+		} else if (c->exposures > 0 || c->chance[OFS_LEVEL_TRIVIAL] == 0) {
+			/* It has counts, or has never been used: without counts the tables stay the same. */
 			memset(c, 0, sizeof(*c));
+			tables_update(c);
+		}
 		c->noted = c->steps = 0;
-		tables_update(c);
 	}
 }
 

@@ -176,14 +176,9 @@ ofs_task_commands_begin(struct ofs_value_io *io)
 static void
 start(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
-	uint64_t payload = io->payload_size_bytes;
-	uint64_t bytes;
-
 	task->session = told->session;
-	task->chunk = told->chunk;
-	task->value_length = task->verb == OFS_VALUE_STORE ? task->length : told->length;
-	bytes = task->length < task->value_length ? task->length : task->value_length;
-	task->piece_count = (uint32_t)((bytes + payload - 1) / payload);
+	ofs_task_cut(io, task, &told->chunk,
+		task->verb == OFS_VALUE_STORE ? task->length : told->length);
 	if (task->flags & OFS_TASK_WHOLE && task->value_length != task->length) {
 		ofs_task_over(io, task->session);
 		ofs_task_finish(io, task, -EMSGSIZE);
@@ -214,11 +209,11 @@ ask_later(struct ofs_value_io *io, struct ofs_value_task *task)
 void
 ofs_task_resume(struct ofs_value_io *io)
 {
-	uint64_t now_ns = ofs_driver_now_ns(io->driver);
 	struct ofs_task_queue some = io->later;
 	struct ofs_value_task *task;
+	uint64_t now_ns;
 
-	if (some.head == NULL || now_ns < io->again_ns)
+	if (some.head == NULL || (now_ns = ofs_driver_now_ns(io->driver)) < io->again_ns)
 		return;
 	io->later.head = NULL;
 	io->again_ns = OFS_NEVER_NS;
@@ -255,6 +250,8 @@ static void
 opened(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
 	io->session_count += told->rc == 0;
+	if (task != NULL && task->value_length > 0) /* until now, of what was held */
+		ofs_task_settle_ahead(io, task, told);
 	if (task == NULL && told->rc == 0)
 		ofs_task_over(io, told->session);
 	else if (task == NULL)

@@ -20,18 +20,38 @@ ofs_task_over(struct ofs_value_io *io, uint32_t session)
 	io->over[io->over_count++] = session;
 }
 
-void
-ofs_task_end_hold(struct ofs_value_io *io, uint32_t i)
+static void
+end_hold(struct ofs_value_io *io, uint32_t i)
 {
 	ofs_task_over(io, io->holds[i].session);
 	memmove(&io->holds[i], &io->holds[i + 1], (--io->hold_count - i) * sizeof(*io->holds));
 }
 
 void
+ofs_task_end_holds_until(struct ofs_value_io *io, uint64_t now_ns)
+{
+	io->holds_until_ns = OFS_NEVER_NS;
+	for (uint32_t i = io->hold_count; i-- > 0;)
+		if (io->holds[i].until_ns <= now_ns)
+			end_hold(io, i);
+		else if (io->holds[i].until_ns < io->holds_until_ns)
+			io->holds_until_ns = io->holds[i].until_ns;
+}
+
+struct ofs_task_hold *
+ofs_task_hold_of(struct ofs_value_io *io, const struct ofs_key *key)
+{
+	for (uint32_t i = io->hold_count; i-- > 0;)
+		if (ofs_key_equal(&io->holds[i].key, key))
+			return &io->holds[i];
+	return NULL;
+}
+
+void
 ofs_task_yield(struct ofs_value_io *io, uint32_t count)
 {
 	while (io->hold_count > 0 && count-- > 0)
-		ofs_task_end_hold(io, 0);
+		end_hold(io, 0);
 }
 
 void
@@ -39,7 +59,7 @@ ofs_task_end_holds_of(struct ofs_value_io *io, const struct ofs_key *key, bool o
 {
 	for (uint32_t i = io->hold_count; i-- > 0;)
 		if (ofs_key_equal(&io->holds[i].key, key) && (!once || io->holds[i].once))
-			ofs_task_end_hold(io, i);
+			end_hold(io, i);
 }
 
 /* Guesses for every block of the value: that it will be read by then. */
@@ -72,9 +92,13 @@ ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task)
 	uint64_t now_ns = ofs_driver_now_ns(io->driver);
 
 	*hold = (struct ofs_task_hold){.key = task->key,
+		.chunk = task->chunk,
+		.length = task->value_length,
 		.session = task->session,
 		.once = (task->flags & OFS_TASK_ONCE) != 0,
 		.until_ns = task->hold_ns < OFS_NEVER_NS - now_ns ? now_ns + task->hold_ns : OFS_NEVER_NS};
+	if (hold->until_ns < io->holds_until_ns)
+		io->holds_until_ns = hold->until_ns;
 	if (task->probability > 0)
 		(void)announce(io, task); /* advice: a lost connection shows elsewhere */
 	ofs_task_finish(io, task, 0);

@@ -24,31 +24,30 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 	io->layer_count = driver->fabric->region.layer_count;
 	io->sessions_max = sessions_max;
 	io->timeout_ns = timeout_ns;
-	io->deadline_ns = io->again_ns = OFS_NEVER_NS;
+	io->deadline_ns = io->again_ns = io->holds_until_ns = OFS_NEVER_NS;
 	io->put_max = port->put_slot_count;
 	/* Commands have calls too. */
-	io->piece_max = calls_max > OFS_TASK_BATCHES ? calls_max - OFS_TASK_BATCHES : 1;
-	if (io->piece_max > OFS_TASK_PIECES)
-		io->piece_max = OFS_TASK_PIECES;
+	io->run_max = calls_max > OFS_TASK_BATCHES ? calls_max - OFS_TASK_BATCHES : 1;
+	if (io->run_max > OFS_TASK_RUNS)
+		io->run_max = OFS_TASK_RUNS;
 	io->over = calloc(sessions_max, sizeof(*io->over));
 	io->holds = calloc(sessions_max, sizeof(*io->holds));
-	io->pieces = calloc(io->piece_max, sizeof(*io->pieces));
-	io->rows = malloc((size_t)io->piece_max * io->payload_size_bytes);
-	if (io->over != NULL && io->holds != NULL && io->pieces != NULL && io->rows != NULL)
+	io->runs = calloc(io->run_max, sizeof(*io->runs));
+	io->rows = malloc((size_t)io->run_max * io->payload_size_bytes);
+	if (io->over != NULL && io->holds != NULL && io->runs != NULL && io->rows != NULL)
 		rc = ofs_values_max(port->demand_max, port->score_max) == 0 || io->layer_count == 0
 			? -ENOTSUP
 			: 0;
 	if (rc == 0)
-		rc =
-			ofs_driver_register(driver, io->rows, (uint64_t)io->piece_max * io->payload_size_bytes);
+		rc = ofs_driver_register(driver, io->rows, (uint64_t)io->run_max * io->payload_size_bytes);
 	if (rc != 0) {
 		free(io->rows);
 		io->rows = NULL;
 		ofs_value_io_close(io);
 		return rc;
 	}
-	for (uint32_t i = 0; i < io->piece_max; i++)
-		io->pieces[i].row = io->rows + (size_t)i * io->payload_size_bytes;
+	for (uint32_t i = 0; i < io->run_max; i++)
+		io->runs[i].row = io->rows + (size_t)i * io->payload_size_bytes;
 	*out = io;
 	return 0;
 }
@@ -56,8 +55,8 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 static void
 cancel_all(struct ofs_value_io *io)
 {
-	if (io->pieces != NULL)
-		ofs_task_pieces_cancel(io, NULL);
+	if (io->runs != NULL)
+		ofs_task_runs_cancel(io, NULL);
 	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
 		if (io->batches[i].used)
 			(void)ofs_driver_ask_cancel(io->driver, io->batches[i].ticket);
@@ -69,10 +68,10 @@ ofs_value_io_close(struct ofs_value_io *io)
 	cancel_all(io);
 	if (io->rows != NULL)
 		(void)ofs_driver_unregister(io->driver, io->rows,
-			(uint64_t)io->piece_max * io->payload_size_bytes);
+			(uint64_t)io->run_max * io->payload_size_bytes);
 	free(io->over);
 	free(io->holds);
-	free(io->pieces);
+	free(io->runs);
 	free(io->rows);
 	free(io);
 }
@@ -201,10 +200,9 @@ is_late(struct ofs_value_io *io, struct ofs_value_task *task)
 			io->deadline_ns = task->deadline_ns;
 		return false;
 	}
-	if (task->state == OFS_TASK_MOVING) {
-		ofs_task_pieces_cancel(io, task);
+	ofs_task_runs_cancel(io, task);
+	if (task->state == OFS_TASK_MOVING)
 		ofs_task_over(io, task->session);
-	}
 	ofs_task_finish(io, task, -ETIMEDOUT);
 	return true;
 }
@@ -214,9 +212,8 @@ expire(struct ofs_value_io *io)
 {
 	uint64_t now_ns = ofs_driver_now_ns(io->driver);
 
-	for (uint32_t i = io->hold_count; i-- > 0;)
-		if (io->holds[i].until_ns <= now_ns)
-			ofs_task_end_hold(io, i);
+	if (now_ns >= io->holds_until_ns)
+		ofs_task_end_holds_until(io, now_ns);
 	if (now_ns < io->deadline_ns)
 		return;
 	io->deadline_ns = OFS_NEVER_NS;
@@ -274,9 +271,9 @@ end_call(struct ofs_value_io *io, uint64_t ticket)
 	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
 		if (io->batches[i].used && io->batches[i].ticket == ticket)
 			return ofs_task_batch_end(io, &io->batches[i]);
-	for (uint32_t i = 0; i < io->piece_max; i++)
-		if (io->pieces[i].task != NULL && io->pieces[i].ticket == ticket)
-			return ofs_task_piece_end(io, &io->pieces[i]);
+	for (uint32_t i = 0; i < io->run_max; i++)
+		if (io->runs[i].task != NULL && io->runs[i].ticket == ticket)
+			return ofs_task_run_end(io, &io->runs[i]);
 	return 0;
 }
 
@@ -293,7 +290,7 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 	sift(io, &io->moving, is_moved);
 	rc = ofs_task_commands_begin(io);
 	if (rc == 0)
-		rc = ofs_task_pieces_begin(io);
+		rc = ofs_task_runs_begin(io);
 	count = rc == 0 ? ofs_driver_poll(io->driver, wait_ns, tickets, TICKETS) : rc;
 	rc = count < 0 ? count : 0;
 	for (int i = 0; rc == 0 && i < count; i++)

@@ -1,9 +1,10 @@
-/* Pieces of values: each is one block, and a call of the driver; see value_io.h. */
+/* Pieces of values: each is one block; those in a row are a call of the driver; see value_io.h. */
 #include "driver/value_tasks.h"
 
 #include <string.h>
 
-static const uint32_t first_row[1] = {0};
+static const uint32_t rows_in_order[OFS_TASK_RUN] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+	14, 15};
 
 /* The task's memory at `offset` if `size` bytes follow in one iovec, else NULL. */
 static uint8_t *
@@ -50,78 +51,113 @@ bytes_of(const struct ofs_value_task *task)
 	return task->length < task->value_length ? task->length : task->value_length;
 }
 
-static int
-begin_fetch(struct ofs_value_io *io, struct ofs_task_piece *piece, uint32_t layer)
+void
+ofs_task_cut(const struct ofs_value_io *io, struct ofs_value_task *task,
+	const struct ofs_key *chunk, uint64_t value_length)
 {
-	struct ofs_value_task *task = piece->task;
-	uint8_t *direct = at(task, piece->offset, io->payload_size_bytes);
+	uint64_t payload = io->payload_size_bytes;
 
-	/* A whole payload may be overwritten at the target, so it must be the caller's to fill. */
-	piece->in_row = direct == NULL || piece->offset + io->payload_size_bytes > task->length;
-	ofs_fold_key(&task->chunk, piece->ordinal, &piece->key);
-	ofs_block_key(&piece->key, layer, &piece->key);
-	piece->fetch = (struct ofs_fetch){.session = task->session,
-		.step = 1,
-		.layer = layer,
-		.selected_count = 1,
-		.demand_count = 1,
-		.ordinals = &piece->ordinal,
-		.keys = &piece->key,
-		.target = piece->in_row ? piece->row : direct,
-		.target_index = first_row,
-		.target_stride_bytes = io->payload_size_bytes,
-		.timeout_ns = io->timeout_ns,
-		.ends = &piece->end,
-		.rcs = &piece->rc,
-		.lengths = &piece->length};
-	return ofs_driver_fetch_begin(io->driver, &piece->fetch, &piece->ticket);
+	task->chunk = *chunk;
+	task->value_length = value_length;
+	task->piece_count = (uint32_t)((bytes_of(task) + payload - 1) / payload);
+}
+
+static bool
+is_put(const struct ofs_task_run *run)
+{
+	return run->task->verb == OFS_VALUE_STORE;
+}
+
+/* Of the run's piece `number`. */
+static uint64_t
+offset_of(const struct ofs_value_io *io, const struct ofs_task_run *run, uint32_t number)
+{
+	return run->offset + (uint64_t)number * io->payload_size_bytes;
+}
+
+static uint32_t
+size_of(const struct ofs_value_io *io, const struct ofs_task_run *run, uint32_t number)
+{
+	uint64_t left = run->task->value_length - offset_of(io, run, number);
+
+	return left < io->payload_size_bytes ? (uint32_t)left : io->payload_size_bytes;
 }
 
 static int
-begin_put(struct ofs_value_io *io, struct ofs_task_piece *piece, uint32_t layer)
+begin_fetch(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
 {
-	struct ofs_value_task *task = piece->task;
-	uint8_t *direct = at(task, piece->offset, piece->size_bytes);
+	uint8_t *direct = at(run->task, run->offset, run->direct_count * io->payload_size_bytes);
+
+	for (uint32_t i = 0; i < run->count; i++) {
+		ofs_fold_key(&run->task->chunk, run->ordinals[i], &run->keys[i]);
+		ofs_block_key(&run->keys[i], layer, &run->keys[i]);
+	}
+	run->fetch = (struct ofs_fetch){.session = run->task->session,
+		.step = 1,
+		.layer = layer,
+		.selected_count = run->count,
+		.demand_count = run->count,
+		.ordinals = run->ordinals,
+		.keys = run->keys,
+		.target = run->direct_count > 0 ? direct : run->row,
+		.target_index = rows_in_order,
+		.target_stride_bytes = io->payload_size_bytes,
+		.spare = run->row,
+		.target_rows = run->direct_count,
+		.timeout_ns = io->timeout_ns,
+		.ends = run->ends,
+		.rcs = run->rcs,
+		.lengths = run->lengths};
+	return ofs_driver_fetch_begin(io->driver, &run->fetch, &run->ticket);
+}
+
+static int
+begin_put(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
+{
+	uint32_t size_bytes = size_of(io, run, 0);
 	int rc;
 
-	piece->in_row = direct == NULL;
-	if (piece->in_row)
-		ofs_task_copy(task, piece->offset, piece->row, piece->size_bytes, false);
-	piece->put = (struct ofs_put){.session = task->session,
+	if (run->direct_count == 0)
+		ofs_task_copy(run->task, run->offset, run->row, size_bytes, false);
+	run->put = (struct ofs_put){.session = run->task->session,
 		.layer = layer,
-		.count = 1,
-		.length_bytes = piece->size_bytes,
-		.ordinals = &piece->ordinal,
-		.source = piece->in_row ? piece->row : direct,
-		.source_stride_bytes = piece->size_bytes,
+		.count = run->count,
+		.length_bytes = size_bytes,
+		.ordinals = run->ordinals,
+		.source =
+			run->direct_count > 0 ? at(run->task, run->offset, run->count * size_bytes) : run->row,
+		.source_stride_bytes = size_bytes,
 		.timeout_ns = io->timeout_ns,
-		.rcs = &piece->rc};
-	rc = ofs_driver_put_begin(io->driver, &piece->put, &piece->ticket);
-	io->puts_flying += rc == 0;
+		.rcs = run->rcs};
+	rc = ofs_driver_put_begin(io->driver, &run->put, &run->ticket);
+	io->puts_flying += rc == 0 ? run->count : 0;
 	return rc;
 }
 
-static struct ofs_task_piece *
-free_piece(struct ofs_value_io *io)
+static struct ofs_task_run *
+free_run(struct ofs_value_io *io)
 {
-	for (uint32_t i = 0; i < io->piece_max; i++)
-		if (io->pieces[i].task == NULL)
-			return &io->pieces[i];
+	for (uint32_t i = 0; i < io->run_max; i++)
+		if (io->runs[i].task == NULL)
+			return &io->runs[i];
 	return NULL;
 }
 
-/* Whether the task's next piece may be sent. */
-static bool
-may_begin(const struct ofs_value_io *io, const struct ofs_value_task *task)
+/* How many of the task's next pieces may be sent. */
+static uint32_t
+ready_count(const struct ofs_value_io *io, const struct ofs_value_task *task)
 {
-	uint64_t end = (task->pieces_begun + 1ull) * io->payload_size_bytes;
+	uint32_t left = task->piece_count - task->pieces_begun, filled;
 
-	if (task->rc != 0 || task->dropped || task->pieces_begun == task->piece_count)
-		return false;
+	if (task->rc != 0 || task->dropped)
+		return 0;
 	if (task->verb != OFS_VALUE_STORE)
-		return true;
-	return io->puts_flying < io->put_max
-		&& (end < task->length ? end : task->length) <= task->filled;
+		return left;
+	if (io->puts_flying >= io->put_max)
+		return 0;
+	filled = task->filled < task->length ? (uint32_t)(task->filled / io->payload_size_bytes)
+										 : task->piece_count;
+	return filled > task->pieces_begun ? filled - task->pieces_begun : 0;
 }
 
 /* The oldest that may go on, except that tasks of parts take turns. */
@@ -134,7 +170,7 @@ ofs_task_next(const struct ofs_value_io *io)
 	for (struct ofs_value_task *task = io->moving.head; task != NULL; task = task->next) {
 		uint32_t rank = task->flags & OFS_TASK_PARTS ? task->pieces_begun : 0;
 
-		if (may_begin(io, task) && (best == NULL || rank < best_rank)) {
+		if (ready_count(io, task) > 0 && (best == NULL || rank < best_rank)) {
 			best = task;
 			best_rank = rank;
 			if (rank == 0)
@@ -144,73 +180,164 @@ ofs_task_next(const struct ofs_value_io *io)
 	return best;
 }
 
-int
-ofs_task_pieces_begin(struct ofs_value_io *io)
+/* Pieces that follow each other in the layer and, but for the last one of a fetch, lie in a row in
+ * the task's memory. Parts take turns, so that theirs are alone. */
+static void
+gather(const struct ofs_value_io *io, struct ofs_task_run *run)
 {
-	struct ofs_task_piece *piece;
-	struct ofs_value_task *task;
+	const struct ofs_value_task *task = run->task;
+	/* A fetch may overwrite a whole payload at its target, which must be the caller's to fill. */
+	uint64_t payload = io->payload_size_bytes,
+			 end = is_put(run) ? task->value_length : task->length;
+	uint32_t most = ready_count(io, task);
 
-	while ((piece = free_piece(io)) != NULL && (task = ofs_task_next(io)) != NULL) {
-		uint32_t index = task->pieces_begun, layer = index % io->layer_count;
-		uint64_t left;
-		int rc;
+	if (io->layer_count > 1 || task->flags & OFS_TASK_PARTS)
+		most = 1;
+	most = most < OFS_TASK_RUN ? most : OFS_TASK_RUN;
+	run->count = 0;
+	while (run->count < most && run->offset + (run->count + 1) * payload <= end
+		&& at(task, run->offset, (run->count + 1) * payload) != NULL)
+		run->count++;
+	run->direct_count = run->count;
+	if (run->count == 0 && is_put(run))
+		run->direct_count = at(task, run->offset, size_of(io, run, 0)) != NULL;
+	if (run->count == 0 || (run->count < most && !is_put(run)))
+		run->count++;
+	for (uint32_t i = 0; i < run->count; i++)
+		run->ordinals[i] = (task->pieces_begun + i) / io->layer_count;
+}
 
-		piece->task = task;
-		piece->ordinal = index / io->layer_count;
-		piece->offset = (uint64_t)index * io->payload_size_bytes;
-		left = task->value_length - piece->offset;
-		piece->size_bytes = left < io->payload_size_bytes ? (uint32_t)left : io->payload_size_bytes;
-		rc = task->verb == OFS_VALUE_STORE ? begin_put(io, piece, layer)
-										   : begin_fetch(io, piece, layer);
-		if (rc != 0) {
-			piece->task = NULL;
-			return rc == -EAGAIN ? 0 : rc;
-		}
-		task->pieces_begun++;
-		io->flying_count++;
+static int
+begin_run(struct ofs_value_io *io, struct ofs_task_run *run, struct ofs_value_task *task)
+{
+	uint32_t layer = task->pieces_begun % io->layer_count;
+	int rc;
+
+	run->task = task;
+	run->offset = (uint64_t)task->pieces_begun * io->payload_size_bytes;
+	gather(io, run);
+	rc = is_put(run) ? begin_put(io, run, layer) : begin_fetch(io, run, layer);
+	if (rc != 0) {
+		run->task = NULL;
+		return rc;
+	}
+	task->pieces_begun += run->count;
+	io->flying_count++;
+	return 0;
+}
+
+/*
+ * The value of a retrieve that waits for its answer is, most likely, what it was when it was held.
+ * So its first pieces are read meanwhile, where nothing else is to be done; the answer says whether
+ * they are the value's, and the chunk's key whether they are of one store.
+ */
+static int
+read_ahead(struct ofs_value_io *io)
+{
+	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++) {
+		const struct ofs_task_batch *batch = &io->batches[i];
+		struct ofs_value_task *task = batch->tasks[0];
+		const struct ofs_task_hold *hold;
+
+		if (!batch->used || batch->asking.verb != OFS_VALUE_RETRIEVE || task == NULL
+			|| task->flags & OFS_TASK_HOLD || (hold = ofs_task_hold_of(io, &task->key)) == NULL
+			|| (task->flags & OFS_TASK_WHOLE && hold->length != task->length))
+			continue;
+		task->session = OFS_NONE;
+		ofs_task_cut(io, task, &hold->chunk, hold->length);
+		return task->piece_count > 0 ? begin_run(io, &io->runs[0], task) : 0;
 	}
 	return 0;
 }
 
-/* Everything before the first piece that is still in flight. */
+void
+ofs_task_settle_ahead(struct ofs_value_io *io, struct ofs_value_task *task,
+	const struct ofs_value_told *told)
+{
+	struct ofs_task_hold *hold = ofs_task_hold_of(io, &task->key);
+
+	if (told->rc == 0 && told->length == task->value_length
+		&& ofs_key_equal(&told->chunk, &task->chunk)) {
+		for (uint32_t i = 0; i < io->run_max; i++)
+			if (io->runs[i].task == task)
+				ofs_driver_fetch_join(io->driver, io->runs[i].ticket, told->session);
+		return;
+	}
+	if (told->rc == 0 && hold != NULL) {
+		hold->chunk = told->chunk;
+		hold->length = told->length;
+	}
+	ofs_task_runs_cancel(io, task);
+	task->pieces_begun = 0;
+	task->value_length = 0;
+}
+
+int
+ofs_task_runs_begin(struct ofs_value_io *io)
+{
+	struct ofs_value_task *task;
+	struct ofs_task_run *run;
+	int rc = 0;
+
+	while (rc == 0 && (run = free_run(io)) != NULL && (task = ofs_task_next(io)) != NULL)
+		rc = begin_run(io, run, task);
+	if (rc == 0 && io->flying_count == 0)
+		rc = read_ahead(io);
+	return rc == -EAGAIN ? 0 : rc;
+}
+
+/* Everything before the first run that is still in flight. */
 static void
 note_landed(struct ofs_value_io *io, struct ofs_value_task *task)
 {
 	uint64_t landed = (uint64_t)task->pieces_begun * io->payload_size_bytes;
 
-	for (uint32_t i = 0; i < io->piece_max; i++)
-		if (io->pieces[i].task == task && io->pieces[i].offset < landed)
-			landed = io->pieces[i].offset;
+	for (uint32_t i = 0; i < io->run_max; i++)
+		if (io->runs[i].task == task && io->runs[i].offset < landed)
+			landed = io->runs[i].offset;
 	landed = landed < bytes_of(task) ? landed : bytes_of(task);
 	io->news |= task->flags & OFS_TASK_PARTS && landed > task->landed;
 	task->landed = landed;
 }
 
-int
-ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece)
+/* What became of the run's piece `number`, of which the call said `rc`. */
+static int
+end_piece(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t number, int rc)
 {
-	struct ofs_value_task *task = piece->task;
-	bool put = task->verb == OFS_VALUE_STORE;
-	int rc = put ? ofs_driver_put_end(io->driver, piece->ticket)
-				 : ofs_driver_fetch_end(io->driver, piece->ticket);
-	int said = rc != 0 ? rc : piece->rc;
+	struct ofs_value_task *task = run->task;
+	uint64_t offset = offset_of(io, run, number), left = bytes_of(task) - offset;
+	uint32_t size_bytes = size_of(io, run, number);
 
-	io->puts_flying -= put;
+	rc = rc != 0 ? rc : run->rcs[number];
+	if (is_put(run) || rc != 0)
+		return rc;
+	if (run->lengths[number] != size_bytes)
+		return -EBADMSG;
+	if (run->ends[number] < OFS_END_COUNT) /* or the daemon wrote nonsense */
+		task->ends[run->ends[number]]++;
+	if (number >= run->direct_count)
+		ofs_task_copy(task, offset, run->row, left < size_bytes ? left : size_bytes, true);
+	return 0;
+}
+
+int
+ofs_task_run_end(struct ofs_value_io *io, struct ofs_task_run *run)
+{
+	struct ofs_value_task *task = run->task;
+	bool put = is_put(run);
+	int rc = put ? ofs_driver_put_end(io->driver, run->ticket)
+				 : ofs_driver_fetch_end(io->driver, run->ticket);
+
+	io->puts_flying -= put ? run->count : 0;
 	io->flying_count--;
-	if (!put && said == 0 && piece->length != piece->size_bytes)
-		said = -EBADMSG;
-	if (!put && said == 0) {
-		uint64_t left = bytes_of(task) - piece->offset;
+	for (uint32_t i = 0; i < run->count; i++) {
+		int said = end_piece(io, run, i, rc);
 
-		task->ends[piece->end]++;
-		if (piece->in_row)
-			ofs_task_copy(task, piece->offset, piece->row,
-				left < piece->size_bytes ? left : piece->size_bytes, true);
+		if (task->rc == 0)
+			task->rc = said;
 	}
-	if (task->rc == 0)
-		task->rc = said;
-	task->pieces_ended++;
-	piece->task = NULL;
+	task->pieces_ended += run->count;
+	run->task = NULL;
 	if (!put && task->rc == 0)
 		note_landed(io, task);
 	/* A daemon that lives answers within its own deadlines, which are shorter. */
@@ -218,17 +345,16 @@ ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece)
 }
 
 void
-ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *task)
+ofs_task_runs_cancel(struct ofs_value_io *io, const struct ofs_value_task *task)
 {
-	for (uint32_t i = 0; i < io->piece_max; i++) {
-		struct ofs_task_piece *piece = &io->pieces[i];
-		bool put = piece->task != NULL && piece->task->verb == OFS_VALUE_STORE;
+	for (uint32_t i = 0; i < io->run_max; i++) {
+		struct ofs_task_run *run = &io->runs[i];
 
-		if (piece->task == NULL || (task != NULL && piece->task != task))
+		if (run->task == NULL || (task != NULL && run->task != task))
 			continue;
-		(void)ofs_call_cancel(io->driver, piece->ticket, put ? &ofs_put_ops : &ofs_fetch_ops);
-		io->puts_flying -= put;
+		(void)ofs_call_cancel(io->driver, run->ticket, is_put(run) ? &ofs_put_ops : &ofs_fetch_ops);
+		io->puts_flying -= is_put(run) ? run->count : 0;
 		io->flying_count--;
-		piece->task = NULL;
+		run->task = NULL;
 	}
 }

@@ -12,24 +12,28 @@
 
 #define OFS_TASK_BATCH 64    /* values of a command */
 #define OFS_TASK_BATCHES 4   /* commands in flight */
-#define OFS_TASK_PIECES 64   /* of all tasks, in flight */
+#define OFS_TASK_RUNS 64     /* of pieces of all tasks, in flight */
+#define OFS_TASK_RUN 16      /* pieces of one of them */
 #define OFS_TASK_OVER_MIN 16 /* sessions to end that are worth a command while tasks move */
 
-/* One block of a value, on its way. */
-struct ofs_task_piece {
+/*
+ * Pieces of a value in a row, on their way in one call of the driver: blocks of one layer. All lie
+ * in the task's memory, but for the last one, which may be in `row`.
+ */
+struct ofs_task_run {
 	struct ofs_value_task *task; /* NULL: the entry is free */
 	uint64_t ticket;
 	uint64_t offset; /* in the value */
-	uint32_t ordinal;
-	uint32_t size_bytes;
-	uint8_t *row; /* of a payload: for what does not lie in one iovec */
-	bool in_row;
+	uint32_t count;
+	uint32_t direct_count; /* of these in the task's memory */
+	uint8_t *row;          /* of a payload */
 	struct ofs_fetch fetch;
 	struct ofs_put put;
-	struct ofs_key key;
-	int32_t rc;
-	uint32_t length;
-	uint8_t end;
+	struct ofs_key keys[OFS_TASK_RUN];
+	uint32_t ordinals[OFS_TASK_RUN];
+	uint32_t lengths[OFS_TASK_RUN];
+	int32_t rcs[OFS_TASK_RUN];
+	uint8_t ends[OFS_TASK_RUN];
 };
 
 /* A command in flight, and the task of each of its asks; NULL: none, or it has been given up. */
@@ -44,6 +48,8 @@ struct ofs_task_batch {
 
 struct ofs_task_hold {
 	struct ofs_key key;
+	struct ofs_key chunk; /* of the value when it was last looked for, */
+	uint64_t length;      /* and its length */
 	uint32_t session;
 	bool once;
 	uint64_t until_ns;
@@ -62,30 +68,36 @@ struct ofs_value_io {
 	struct ofs_task_queue later; /* READY, and to be asked again after a pause */
 	struct ofs_task_queue moving, committing, ended;
 	uint32_t task_count;
-	uint64_t deadline_ns;   /* the earliest of a task */
-	uint64_t busy_until_ns; /* before that no session is asked for, */
-	uint64_t commit_due_ns; /* and no commit sent again */
-	uint64_t again_ns;      /* the earliest of `later` */
-	uint32_t session_count; /* open, those of holds and those in `over` included */
-	uint32_t opening_count; /* that batches in flight may open */
+	uint64_t deadline_ns;    /* the earliest of a task */
+	uint64_t busy_until_ns;  /* before that no session is asked for, */
+	uint64_t commit_due_ns;  /* and no commit sent again */
+	uint64_t again_ns;       /* the earliest of `later` */
+	uint64_t holds_until_ns; /* no hold ends before that by itself */
+	uint32_t session_count;  /* open, those of holds and those in `over` included */
+	uint32_t opening_count;  /* that batches in flight may open */
 	uint32_t over_count, hold_count;
 	uint32_t *over;              /* [sessions_max] sessions that are to end */
 	struct ofs_task_hold *holds; /* [sessions_max], the oldest first */
 	struct ofs_task_batch batches[OFS_TASK_BATCHES];
-	uint32_t piece_max, put_max, flying_count, puts_flying;
-	struct ofs_task_piece *pieces; /* [piece_max] */
-	uint8_t *rows;                 /* [piece_max] payloads */
+	uint32_t run_max, put_max;
+	uint32_t flying_count;     /* runs, */
+	uint32_t puts_flying;      /* and pieces of those that are puts */
+	struct ofs_task_run *runs; /* [run_max] */
+	uint8_t *rows;             /* [run_max] payloads */
 };
 
 /* value_holds.c: a task that is in no queue has ended. */
 void ofs_task_finish(struct ofs_value_io *io, struct ofs_value_task *task, int rc);
 /* A session is to end. */
 void ofs_task_over(struct ofs_value_io *io, uint32_t session);
-void ofs_task_end_hold(struct ofs_value_io *io, uint32_t index);
+/* Holds whose time is over. */
+void ofs_task_end_holds_until(struct ofs_value_io *io, uint64_t now_ns);
 /* Holds of a key; `once`: those that a retrieve ends. */
 void ofs_task_end_holds_of(struct ofs_value_io *io, const struct ofs_key *key, bool once);
 /* So many of the oldest holds end. */
 void ofs_task_yield(struct ofs_value_io *io, uint32_t count);
+/* The hold of a key; NULL: there is none. */
+struct ofs_task_hold *ofs_task_hold_of(struct ofs_value_io *io, const struct ofs_key *key);
 /* A session that was opened for a task that holds. */
 void ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task);
 
@@ -105,15 +117,22 @@ uint32_t ofs_task_list(const struct ofs_value_io *io, const struct ofs_value_tas
 void ofs_task_listed(struct ofs_value_io *io, struct ofs_value_task *task,
 	const struct ofs_value_told *told, uint32_t count);
 
-/* value_pieces.c: begins pieces while there is room. 0, or the error of the connection. */
-int ofs_task_pieces_begin(struct ofs_value_io *io);
-/* The task whose piece is begun next; NULL: none may be. */
+/* value_pieces.c: the task's value is of this chunk, and so many bytes long. */
+void ofs_task_cut(const struct ofs_value_io *io, struct ofs_value_task *task,
+	const struct ofs_key *chunk, uint64_t value_length);
+/* Begins runs while there is room. 0, or the error of the connection. */
+int ofs_task_runs_begin(struct ofs_value_io *io);
+/* The task whose pieces are begun next; NULL: none may be. */
 struct ofs_value_task *ofs_task_next(const struct ofs_value_io *io);
-int ofs_task_piece_end(struct ofs_value_io *io, struct ofs_task_piece *piece);
+int ofs_task_run_end(struct ofs_value_io *io, struct ofs_task_run *run);
 /* Copies `size` bytes between the task's memory at `offset` and `row`; `out`: into the memory. */
 void ofs_task_copy(const struct ofs_value_task *task, uint64_t offset, uint8_t *row, uint64_t size,
 	bool out);
+/* Of a retrieve that was asked for: what has been read of it already is of what was told, and goes
+ * on; or is read again. */
+void ofs_task_settle_ahead(struct ofs_value_io *io, struct ofs_value_task *task,
+	const struct ofs_value_told *told);
 /* Nothing of the task's memory is used from here on; NULL: of any task's. */
-void ofs_task_pieces_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);
+void ofs_task_runs_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);
 
 #endif

@@ -27,6 +27,7 @@ __all__ = [
     "PARTS",
     "no_room",
     "twice",
+    "units_since",
     "used",
     "used_since",
 ]
@@ -108,14 +109,25 @@ def used(run: ChipRun, preset: Preset, trace: Trace) -> dict[str, float]:
 def used_since(
     chip: Chip, preset: Preset, drive: str, demands: int, begin_ps: int
 ) -> dict[str, float]:
-    """The same of a chip behind the timing seam, from `begin_ps` to now. Of a unit that had worked
-    before, the work is split as the time in which it was occupied. All 0 where nothing followed."""
+    """The same of a chip behind the timing seam, from `begin_ps` to now. All 0 where nothing
+    followed."""
     elapsed_ps = chip.now_ps - begin_ps
     if elapsed_ps <= 0:
         return dict.fromkeys(PARTS, 0.0)
-    model, stats = medium(preset, drive).drive, chip.stats()
-    shares = {}
-    for name, one in stats.items():
+    stats = chip.stats()
+    scores = max(0, stats[REACTOR].items - demands) if REACTOR in stats else 0
+    commands = chip.route_stats()["command"].ended
+    decides_ps = _decides_ps(preset, commands, demands, scores)
+    shares = units_since(chip, preset, drive, begin_ps)
+    return _by_part(preset, shares, decides_ps, elapsed_ps / 1e12)
+
+
+def units_since(chip: Chip, preset: Preset, drive: str, begin_ps: int) -> dict[str, float]:
+    """The utilisation of each unit of a chip behind the timing seam, from `begin_ps` to now. Of one
+    that had worked before, the work is split as the time in which it was occupied."""
+    elapsed_ps = max(chip.now_ps - begin_ps, 1)
+    model, shares = medium(preset, drive).drive, {}
+    for name, one in chip.stats().items():
         edges = np.minimum(np.arange(len(one.busy_bins) + 1) * float(chip.bin_ps), chip.now_ps)
         behind = np.clip(edges[1:] - begin_ps, 0.0, np.diff(edges))
         part = np.divide(behind, np.diff(edges), out=np.zeros_like(behind), where=behind > 0)
@@ -125,10 +137,7 @@ def used_since(
         since = float(bins @ part) / occupied if occupied else 1.0
         whole = utilisation(one, elapsed_ps, None if model is None else dict(model))
         shares[name] = min(1.0, whole * since)
-    scores = max(0, stats[REACTOR].items - demands) if REACTOR in stats else 0
-    commands = chip.route_stats()["command"].ended
-    decides_ps = _decides_ps(preset, commands, demands, scores)
-    return _by_part(preset, shares, decides_ps, elapsed_ps / 1e12)
+    return shares
 
 
 def _by_part(

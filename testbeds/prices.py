@@ -39,6 +39,7 @@ CLASSES = (
     "api",
     "workload",
     "wear",
+    "sparse",
 )
 NAMED = ("gpu", "dpu")
 """Classes of which a question names one device, so that a user's file may add others."""
@@ -103,6 +104,10 @@ KEYS: dict[str, Key] = {
     "roomy": Key("count", "bytes that flash writes for one of KV, in a store that leaves room"),
     "full": Key("count", "bytes that flash writes for one of KV, in a full store"),
     "rated": Key("count", "bytes that flash writes for one of those that endurance is given for"),
+    "carried": Key("rate", "that one drive serves until decoding tokens wait the stated share"),
+    "missed": Key("count", "blocks of a layer that are read for one token of sparse attention"),
+    "core": Key("time", "of a DPU's core for one layer of one token of sparse attention"),
+    "waits": Key("share", "of a decoding token's time: the stated stall"),
     "markup": Key("count", "price over cost"),
     "yielded": Key("share", "of a wafer's dies that work"),
     "prefix": Key("share", "of a session's history that is found again"),

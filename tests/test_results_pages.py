@@ -161,6 +161,28 @@ def test_a_plan_has_the_amplification_of_the_page() -> None:
     assert f"by {numbers['rated'].value:.2f} on this drive" in text
 
 
+def test_a_plan_has_the_sessions_of_the_page() -> None:
+    """`offstage plan` takes the page's base; its range ends with the row of two drives."""
+    text = (ROOT / "docs/reference/sparse-decode.md").read_text(encoding="utf-8")
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| 131,072 | 32 ")
+    ]
+    (one, two), numbers = rows[:2], catalog().numbers("sparse")
+    for row, end in ((one, "low"), (two, "high")):
+        sessions, reads, core = (
+            float(row[3]),
+            float(row[4][:-2].replace(",", "")),
+            float(row[5][:-2]),
+        )
+        assert getattr(numbers["carried"], end) == pytest.approx(reads * 262_144 / 1e9, rel=0.001)
+        waits = 0.2 if row is one else 0.155
+        us = core / 100 / (sessions / 0.04 * (1 - waits) * 80) * 1e6
+        assert getattr(numbers["core"], end) == pytest.approx(us, rel=0.005)
+    assert numbers["carried"].value == numbers["carried"].low
+
+
 def test_there_are_results() -> None:
     """The page quotes at least the experiment it is named for."""
     assert PAGE.stem in {path.stem for path in RESULTS}

@@ -33,6 +33,7 @@ class BedSections(TypedDict):
     policy: Keys
     limits: Keys
     tenant: list[Keys]
+    model: NotRequired[Keys]
     pod: NotRequired[Keys]
 
 

@@ -12,6 +12,7 @@ from offstage.testbeds.cli.bench_prefetch import prefetch
 from offstage.testbeds.cli.bench_shown import OutOption, SeedOption
 from offstage.testbeds.cli.bench_shown import finish as _finish
 from offstage.testbeds.cli.bench_shown import say as _say
+from offstage.testbeds.cli.bench_sparse import sparse
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
     """Add `offstage bench`."""
     bench.command()(cmx)
     bench.command()(prefetch)
+    bench.command()(sparse)
     app.add_typer(bench, name="bench")
 
 

@@ -91,7 +91,9 @@ LimitOption = Annotated[
 RunsOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--from", metavar="RUN", help="take inputs from a recorded run, or from a comparison"
+        "--from",
+        metavar="RUN",
+        help="take inputs from a recorded run, a comparison, or a file of `bench sparse`",
     ),
 ]
 

@@ -7,7 +7,7 @@ decision log is replayed afterwards: a decision that a fresh core does not repea
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.demo_options import ARMS, Arm, Cores
-from offstage.testbeds.live.host_run import machine_notes
+from offstage.testbeds.live.host_run import machine_notes, overruns
 from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.run_figures import RunLabel, run_result
 from offstage.testbeds.live.wear import Written, run_wear, written
@@ -33,11 +33,12 @@ __all__ = ["MEASURED", "ArmBed", "Attached", "Storage"]
 @dataclass(frozen=True)
 class Storage:
     """One storage of the demo: its name in the report, the source of its times, and the daemon's
-    `[storage]` keys."""
+    `[storage]` keys. `model`: its `[model]` keys, where a modelled device sets the pace."""
 
     name: str
     provenance: Provenance
     keys: Mapping[str, Any]
+    model: Mapping[str, Any] = field(default_factory=dict)
 
 
 MEASURED = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
@@ -102,6 +103,7 @@ class ArmBed:
         result.records_lost, result.log_bytes_lost = lost.records_lost, lost.log_bytes_lost
         if replayed is not None and replayed.diverged_at is not None:
             result.log_diverged_at = replayed.diverged_at
+        result.pace_overruns = overruns(str(status["model"]), counters)
         result.stages = timed
         result.wear = run_wear(result.ended.hits, self.prefilled, written(begun, ended), ended)
         result.staging_bytes = self.sizes.slots * self.sizes.payload_bytes
@@ -126,6 +128,8 @@ class ArmBed:
         if record_dir is not None:
             forget(record_dir)
         sections = self.bed.sections(self.sizes, storage.keys, arm.policy)
+        if storage.model:
+            sections["model"] = dict(storage.model)
         if self.core >= 0:
             sections["daemon"] |= {"isolate": self.cores == "alone", "cpu": self.core}
         with (

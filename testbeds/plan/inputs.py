@@ -31,8 +31,8 @@ KINDS: dict[str, Kind] = {
     "guess": "assumed",
 }
 """Of the tags of `asic_model.blocks`."""
-MODELLED = "wear"
-"""What `offstage drive wear` gave."""
+MODELLED = ("wear", "sparse")
+"""What `offstage drive wear` and `offstage bench sparse` gave."""
 OF_MODEL = {
     "model.parameters": "held in memory",
     "model.active": "that one token passes",
@@ -102,7 +102,7 @@ def gather(spec: Spec, catalog: Catalog) -> Inputs:
         "api",
         "workload",
         "serving",
-        MODELLED,
+        *MODELLED,
     ]
     return Inputs(found | of_devices(catalog, devices))
 
@@ -112,7 +112,7 @@ def of_devices(catalog: Catalog, devices: Iterable[str]) -> dict[str, Input]:
     return {
         f"{device}.{key}": Input(
             number,
-            "modelled" if device == MODELLED else KINDS[number.tag],
+            "modelled" if device in MODELLED else KINDS[number.tag],
             KEYS[key].help,
             catalog.is_stale(key, number),
         )

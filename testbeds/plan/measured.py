@@ -3,8 +3,9 @@
 Model: a folder written by `offstage demo`, `dpu serve --record` or `host run` gives the time of a
 read of its storage, the time that the firmware adds to one, and the hit rate of a step's blocks,
 each over all of its runs on one storage. A folder written by `offstage compare` gives the median
-fetch of the column of the question's DPU. A run does not show its drive's maximum, so rates are
-unchanged: `offstage bench storage` measures them, and a file of numbers sets them.
+fetch of the column of the question's DPU. A file of `offstage bench sparse --out` gives what its
+base setting read, and what a drive and a core served. A run does not show its drive's maximum, so
+rates are unchanged: `offstage bench storage` measures them, and a file of numbers sets them.
 
 Figures of a real drive are `measured`; those of an emulated drive or a model are `modelled`.
 What can fail: `BadInput` for a folder without a run, a run of another version, and a comparison
@@ -17,6 +18,7 @@ from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.outside import read_json
 from offstage.bindings.stages import Stages
+from offstage.testbeds.bench.sparse.result import SparseResult
 from offstage.testbeds.plan.inputs import Inputs, Kind
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.recorded import Recorded, find_runs, of_machine, read_run
@@ -32,6 +34,9 @@ def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
     """The inputs with those of the runs in place of ours; measured values win over modelled
     ones."""
     for folder in folders:
+        if folder.is_file():
+            inputs = inputs.set(_decoded(folder), "modelled")
+            continue
         compared = (folder / COMPARE_NAME).is_file()
         if compared:
             inputs = inputs.set(_compared(folder / COMPARE_NAME, dpu), "modelled")
@@ -81,6 +86,35 @@ def _times(stages: Stages, names: tuple[str, ...], source: str) -> Number:
         tag="measured",
         scale=1e-6,
         source=source,
+    )
+
+
+def _decoded(path: Path) -> dict[str, Number]:
+    """From a bench of decoding from drives: of its base, the first setting."""
+    found = read_json(
+        path,
+        "give what `offstage bench sparse --out` wrote",
+        SparseResult,
+        what="not a result of bench sparse",
+    )
+    if not found.carried or not found.carried[0].sessions:
+        raise BadInput("no session decodes at its stated stall", str(path), "raise its --waits")
+    one = found.carried[0]
+    tokens_per_s = one.drive_reads_per_s * one.drives / one.reads_per_token
+    core_us = 1e6 * one.core / tokens_per_s / found.layers
+    told = f"{path.name}: {found.model}, {one.context_tokens:,} tokens, k {one.selected}"
+    served = one.drive_reads_per_s * found.block_bytes
+    return {
+        "sparse.carried": _said(served / 1e9, "GB/s", 1e9, f"{told}, {found.drive}"),
+        "sparse.missed": _said(one.reads_per_token / found.layers, "1", 1.0, told),
+        "sparse.core": _said(core_us, "us", 1e-6, f"{told}, {found.device}"),
+        "sparse.waits": _said(found.waits, "1", 1.0, told),
+    }
+
+
+def _said(value: float, unit: str, scale: float, source: str) -> Number:
+    return Number(
+        value=value, unit=unit, low=value, high=value, tag="derived", scale=scale, source=source
     )
 
 

@@ -85,6 +85,17 @@ RULES: dict[str, Rule] = {
         "of blocks of one layer and 64 tokens, as turns load their contexts; what a sparse model "
         "reads while it decodes is not among them",
     ),
+    "sparse_drive": Rule(
+        "sessions that decode from one drive",
+        "1",
+        "with sparse attention over blocks of 64 tokens, until tokens wait a fifth of their time "
+        "for blocks; modelled by `offstage bench sparse`",
+    ),
+    "sparse_core": Rule(
+        "sessions that one core of a DPU serves",
+        "1",
+        "the same, with the core used entirely; a DPU's memory may be full before",
+    ),
     "drives_per_dpu": Rule(
         "drives that fill the link of a DPU",
         "drives",
@@ -150,6 +161,10 @@ def figures(
         "write_cost": write * 1e6,
         "least_reuse": at.least_reuse(write, rent, prefill),
         "iops_per_gpu": best.read_bytes_per_s / block / best.gpus if best.gpus else math.inf,
+        "sparse_drive": at.users_fed(
+            v["sparse.carried"], _decoded_per_s(v) * shape.layer_count * v["sparse.missed"] * block
+        ),
+        "sparse_core": at.users_fed(1.0 / v["sparse.core"], _decoded_per_s(v) * shape.layer_count),
         "drives_per_dpu": at.users_fed(v[f"{question.dpu}.link"], v["tlc.read"]),
         "cluster": _cluster(question, v, best),
         "effective": at.effective_s(
@@ -167,6 +182,11 @@ def figures(
         found["keep_object"] = at.hold_limit_s(b, v["object.rent"] * months, prefill, 0.0, life)
         found["cold_object"] = at.transfer_s(weights, v["object.read"])
     return {name: found[name] for name in RULES if name in found}
+
+
+def _decoded_per_s(v: Mapping[str, float]) -> float:
+    """Tokens a second of one session that waits the stated share of its time."""
+    return (1.0 - v["sparse.waits"]) / v["workload.pace"]
 
 
 def _prefill(question: Question, v: Mapping[str, float], best: Place) -> tuple[float, float]:

@@ -1,5 +1,7 @@
 """Small results of every bench, judged by its own rules: some targets are met, some missed."""
 
+import msgspec
+
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Ledger
 from offstage.testbeds.bench import (
@@ -23,6 +25,7 @@ from offstage.testbeds.bench.pod import reuse
 from offstage.testbeds.bench.pod.result import FaultFigures, Figures, PodResult, TraceResult
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.soak_hosts import HostSaw
+from offstage.testbeds.bench.sparse import result as sparse
 from offstage.testbeds.bench.spdk import CaseFigures, SpdkResult
 from offstage.testbeds.bench.spdk import rows_of as spdk_rows
 from offstage.testbeds.bench.staged_value import StagedValue
@@ -31,7 +34,18 @@ from offstage.testbeds.lab.pod import point_figures
 from offstage.testbeds.lab.pod.spec import PodSpec
 from offstage.testbeds.machine import machine
 
-__all__ = ["CORE", "ENGINE", "FABRIC", "LINKS", "POD", "RESULTS", "SOAK", "STORAGE", "fabric_of"]
+__all__ = [
+    "CORE",
+    "ENGINE",
+    "FABRIC",
+    "LINKS",
+    "POD",
+    "RESULTS",
+    "SOAK",
+    "SPARSE",
+    "STORAGE",
+    "fabric_of",
+]
 
 SAMPLE = storage.Sample(1.731e9, 1.073e6, 2e6)
 READS = fabric.Reads(
@@ -423,6 +437,47 @@ PREFETCH = prefetch.PrefetchResult(
         )
     ],
 )
+AT = {"context_tokens": 131_072, "selected": 32, "drives": 1}
+SPARSE_POINT = sparse.Point(
+    provenance="modelled",
+    device="bluefield3",
+    **AT,
+    sessions=16,
+    token_ms=40.0,
+    first_ms=675.8,
+    stall_ms_mean=14.23,
+    stall_ms_p50=13.57,
+    stall_ms_p99=44.28,
+    missed_per_token=98.7,
+    reads_per_token=188.2,
+    used={"drive": 0.936, "core": 0.414, "memory": 0.426, "link": 0.252},
+    binds="drive",
+)
+SPARSE = sparse.SparseResult(
+    seed=1,
+    model="llama-3-70b",
+    live_model="demo",
+    device="bluefield3",
+    drive="gen5-tlc",
+    policy="window+ema",
+    block_bytes=262_144,
+    layers=80,
+    waits=0.2,
+    load_before=9.6,
+    pairs=[sparse.Pair(msgspec.structs.replace(SPARSE_POINT, late=0.09), SPARSE_POINT)],
+    points=[SPARSE_POINT],
+    carried=[
+        sparse.Carried(
+            **AT,
+            sessions=12.4,
+            more=False,
+            binds="drive",
+            reads_per_token=186.0,
+            drive_reads_per_s=46_233.1,
+            core=0.348,
+        )
+    ],
+)
 RESULTS: dict[str, BenchResult] = {
     "asic": ASIC,
     "cmx": CMX,
@@ -438,6 +493,7 @@ RESULTS: dict[str, BenchResult] = {
     "qos": QOS,
     "schedule": SCHEDULE,
     "soak": SOAK,
+    "sparse": SPARSE,
     "spdk": SPDK,
     "storage": STORAGE,
     "tenants": TENANTS,

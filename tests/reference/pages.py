@@ -42,6 +42,7 @@ HOW_TO = {
     "offstage bench qos": "reference/qos.md",
     "offstage bench schedule": "reference/pod-lab.md",
     "offstage bench soak": "reference/soak.md",
+    "offstage bench sparse": "reference/sparse-decode.md",
     "offstage bench tenants": "reference/qos.md",
     "offstage bottleneck": "how-to/tune-prefetch.md",
     "offstage compare": "how-to/model-a-chip.md",

@@ -257,6 +257,7 @@ def of_benches() -> dict[str, Kinds]:
     from offstage.testbeds.bench.prefetch import PrefetchResult
     from offstage.testbeds.bench.qos import QosResult
     from offstage.testbeds.bench.soak import SoakResult
+    from offstage.testbeds.bench.sparse.result import SparseResult
     from offstage.testbeds.bench.spdk import SpdkResult
     from offstage.testbeds.bench.storage_result import StorageResult
     from offstage.testbeds.bench.tenants import TenantsResult
@@ -274,6 +275,7 @@ def of_benches() -> dict[str, Kinds]:
         "qos": (QosResult,),
         "schedule": (ScheduleResult,),
         "soak": (SoakResult,),
+        "sparse": (SparseResult,),
         "storage": (StorageResult, SpdkResult),
         "tenants": (TenantsResult,),
     }

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from offstage.asic_model.chip import limited, open_timed
 from offstage.asic_model.parameters import read_preset
-from offstage.asic_model.twice import used_since
+from offstage.asic_model.twice import units_since, used_since
 from offstage.bindings.chip import Chip
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
@@ -294,6 +294,15 @@ class Runner:
         tier, demands = self._spec.tier, int(rows["demands"].sum())
         preset = read_preset(tier.device)
         return used_since(self._chip, preset, tier.storage, demands, self._lead_ns() * PS_PER_NS)
+
+    def units(self, after: float) -> dict[str, float]:
+        """The utilisation of each unit of the device after this share of the same time; of none
+        without one."""
+        if self._chip is None:
+            return {}
+        tier, lead_ps = self._spec.tier, self._lead_ns() * PS_PER_NS
+        begin_ps = lead_ps + round(after * (self._chip.now_ps - lead_ps))
+        return units_since(self._chip, read_preset(tier.device), tier.storage, begin_ps)
 
     def _device(self, slots: int) -> Chip:
         """The chip that is the engine's timing side."""

@@ -11,7 +11,11 @@ import pytest
 from offstage.bindings import tradeoffs as at
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import geometry
+from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import session_bytes, token_bytes
+from offstage.testbeds.plan.question import Question, read_spec
+from offstage.testbeds.plan.rules import figures
+from offstage.testbeds.plan.sizing import Place
 from offstage.testbeds.prices import catalog
 
 K, M = 1 << 10, 1 << 20
@@ -304,3 +308,18 @@ def test_23_reuse_that_pays_for_a_write() -> None:
         for wears in (1.0, numbers["roomy"] / numbers["rated"], numbers["full"] / numbers["rated"])
     ]
     assert found == [near(0.288), near(0.0356), near(0.165)]
+
+
+def test_24_sessions_that_a_drive_and_a_core_carry() -> None:
+    """One drive serves 46,233 reads of 256 KiB a second until tokens wait a fifth of their time. A
+    token of 70B reads 186 and takes 40 ms of the GPU, 50 with the wait: 12.4 sessions. A core that
+    takes 17.5 us for a layer of a token is full at 36."""
+    numbers = {name: one.base for name, one in catalog().numbers("sparse").items()}
+    assert numbers["carried"] / 262_144 == near(46_233) and 80 * numbers["missed"] == near(186)
+    rate = (1 - numbers["waits"]) / 0.040
+    assert rate == near(20)
+    drive = at.users_fed(numbers["carried"], rate * 80 * numbers["missed"] * 262_144)
+    assert drive == near(12.4) and at.users_fed(1 / numbers["core"], rate * 80) == near(35.7)
+    values = gather(read_spec(None, {}), catalog()).values
+    found = figures(Question(), geometry("llama-3-70b"), values, Place("dpu", gpus=8))
+    assert found["sparse_drive"] == near(12.4) and found["sparse_core"] == near(35.7)

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
+from bench_results import SPARSE
 
 from offstage import __version__
 from offstage.bindings.errors import BadInput
@@ -56,3 +58,23 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (broken / "compare.json").write_text("{}", encoding="utf-8")
     with pytest.raises(BadInput, match="not a comparison"):
         with_runs(ours(), [broken], "bluefield3")
+
+
+def test_a_bench_gives_what_a_drive_and_a_core_served(tmp_path: Path) -> None:
+    """Its base setting replaces ours, and is modelled; one that no session reaches is refused."""
+    path = tmp_path / "sparse.json"
+    path.write_text(json.dumps(SPARSE.document()), encoding="utf-8")
+    found = with_runs(ours(), [path], "bluefield3")
+    assert {found.of[f"sparse.{key}"].kind for key in ("carried", "missed", "core")} == {"modelled"}
+    v = found.values
+    assert v["sparse.carried"] == pytest.approx(46_233.1 * 262_144)
+    assert v["sparse.missed"] == pytest.approx(186 / 80) and v["sparse.waits"] == 0.2
+    assert v["sparse.core"] == pytest.approx(0.348 / (46_233.1 / 186 * 80))
+    (none,) = [msgspec.structs.replace(one, sessions=0.0) for one in SPARSE.carried]
+    empty = msgspec.structs.replace(SPARSE, carried=[none])
+    path.write_text(json.dumps(empty.document()), encoding="utf-8")
+    with pytest.raises(BadInput, match="no session decodes"):
+        with_runs(ours(), [path], "bluefield3")
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(BadInput, match="not a result of bench sparse"):
+        with_runs(ours(), [path], "bluefield3")

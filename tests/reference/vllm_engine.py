@@ -36,26 +36,26 @@ def scheduler_side(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler.connector
 
 
-def key_of(llm: Any, place: int, tokens: list[int]) -> bytes:
+def object_of(llm: Any, place: int, tokens: list[int]) -> Any:
+    """The object of a unit of these tokens, of the last group of layers and the last worker."""
     from types import SimpleNamespace
 
-    from offstage.host.connectors.vllm.keys import chain, salt_of, shards
+    from offstage.host.connectors.vllm.keys import chain, salt_of
 
-    plain = SimpleNamespace(cache_salt=None, lora_request=None)
-    config = llm.llm_engine.vllm_config
-    keys = chain(tokens, config.cache_config.block_size, salt_of(plain))
-    return shards(keys[place : place + 1], config.parallel_config.world_size)[-1]
+    plain, groups = SimpleNamespace(cache_salt=None, lora_request=None), scheduler_side(llm)._groups
+    keys = chain(tokens, groups.unit, salt_of(plain))
+    return groups.objects(keys[place : place + 1])[-1]
 
 
 def truncate(llm: Any, place: int, tokens: list[int]) -> None:
     client = scheduler_side(llm)._client
-    [state] = client.wait(client.put, [key_of(llm, place, tokens)], [bytes(1)]).states
+    [state] = client.wait(client.put, [object_of(llm, place, tokens).key], [bytes(1)]).states
     assert state.value == "done", state
 
 
 def read(llm: Any, place: int, tokens: list[int]) -> str:
-    client, buffer = scheduler_side(llm)._client, bytearray(scheduler_side(llm)._plans._size)
-    [state] = client.wait(client.get, [key_of(llm, place, tokens)], [buffer]).states
+    client, one = scheduler_side(llm)._client, object_of(llm, place, tokens)
+    [state] = client.wait(client.get, [one.key], [bytearray(one.size)]).states
     return str(state.value)
 
 
@@ -67,37 +67,30 @@ def metrics(llm: Any) -> dict[str, float]:
 
 def rot(llm: Any, place: int, tokens: list[int]) -> None:
     """Let the next load of the block's object fail, although it is found."""
-    name = scheduler_side(llm)._client.name(key_of(llm, place, tokens))
-    copies = worker_side()._copies
-    client = copies._client
+    client = worker_side()._client
+    name, usual = client.name(object_of(llm, place, tokens).key), client.get
 
-    class Rotten:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(client, name)
+    def get(keys: list[bytes], buffers: Any, **more: Any) -> int:
+        if name in map(client.name, keys):
+            client.get = usual
+            keys = [b"none" if client.name(key) == name else key for key in keys]
+        return int(usual(keys, buffers, **more))
 
-        def get(self, keys: list[bytes], buffers: Any, **more: Any) -> int:
-            if name in map(client.name, keys):
-                copies._client = client
-                keys = [b"none" if client.name(key) == name else key for key in keys]
-            return int(client.get(keys, buffers, **more))
-
-    copies._client = Rotten()
+    client.get = get
 
 
 def stop(pid: int) -> Callable[[], bool]:
-    """Stop the daemon when the next load that no step waits for begins; the answer: whether it
-    has."""
-    apart = worker_side()._copies._apart
-    client = apart._client
+    """Stop the daemon when the next load begins; the answer: whether it has."""
+    client = worker_side()._client
+    usual = client.get
 
-    class Stopping:
-        def get(self, *args: Any, **more: Any) -> int:
-            apart._client = client
-            os.kill(pid, signal.SIGSTOP)
-            return int(client.get(*args, **more))
+    def get(*args: Any, **more: Any) -> int:
+        client.get = usual
+        os.kill(pid, signal.SIGSTOP)
+        return int(usual(*args, **more))
 
-    apart._client = Stopping()
-    return lambda: apart._client is client
+    client.get = get
+    return lambda: client.get is usual
 
 
 def abort(llm: Any, pid: int, prompts: list[Any], sampling: Any) -> list[int]:

@@ -3,7 +3,8 @@
 An object is the KV of one vLLM block, all layers, under a hash of all tokens up to its end. `plans`
 runs in vLLM's scheduler: it looks up the blocks of a prompt when the request arrives, decides what
 to fetch, and plans the loads and saves of each step. `copies` runs in the worker and moves bytes
-between vLLM's paged memory and the tier layer by layer, while other layers are computed.
+between vLLM's paged memory and the tier layer by layer, while other layers are computed. Of a model
+with several groups of layers, as with sliding windows, an object is one group's part of a block.
 
 A block that fails to load is reported to vLLM, which recomputes it (`kv_load_failure_policy` must
 be "recompute"); until vLLM has handled the failure, nothing that may depend on the block is saved.
@@ -26,10 +27,13 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.connectors.objects import ObjectClient
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
-from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans, Saved
+from offstage.host.connectors.vllm.events import Saved
+from offstage.host.connectors.vllm.groups import Group, Groups, groups_of
+from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans
 from offstage.host.connectors.vllm.requests import log_of
 from offstage.host.connectors.vllm.stats import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
+from offstage.host.connectors.vllm.worker import Worker
 from offstage.host.endpoint import Endpoint
 from offstage.host.model.identity import Adapters, identity_of, process_began_ns
 
@@ -52,34 +56,43 @@ class Connector:
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         """Log in, as scheduler or as worker. BadInput: a model that cannot be stored."""
         super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
-        spec = _spec_of(vllm_config, kv_cache_config)
-        self._names = list(kv_cache_config.kv_cache_groups[0].layer_names)
+        ranks = vllm_config.parallel_config.world_size
+        self._groups = groups = Groups(_groups_of(vllm_config, kv_cache_config), ranks)
         self._block_count = kv_cache_config.num_blocks
-        size = spec.page_size_bytes * len(self._names)
-        self._places = {name: place for place, name in enumerate(self._names)}
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         on, bounds = _switches_of(extra), _bounds_of(extra)
-        ranks = vllm_config.parallel_config.world_size
         self._log = None if role.name == "WORKER" else log_of(extra.get("requests"))
-        what = f"{len(self._names)} layers of {spec}" + (f" in {ranks} parts" if ranks > 1 else "")
+        specs = [
+            f"{len(one.layer_names)} layers of {one.kv_cache_spec}"
+            for one in kv_cache_config.kv_cache_groups
+        ]
+        what = "; ".join(specs) + (f" in {ranks} parts" if ranks > 1 else "")
         self._client = _client_of(vllm_config, what)
         events = getattr(vllm_config, "kv_events_config", None)
         self._plans = Plans(
             self._client,
-            spec.block_size,
-            size,
+            groups,
             ahead=on["prefetch"],
             choose=on["choose"],
             events=bool(events and events.enable_kv_cache_events),
-            ranks=ranks,
+            hash_tokens=(kv_cache_config.hash_block_size or 0) if groups.whole else 0,
             adapters=Adapters(process_began_ns()),
             log=self._log,
             **bounds,
         )
         rank, agree = _group_of(role) if ranks > 1 else (0, None)
-        self._copies = Copies(
-            self._client, size, by_layer=on["layer_wise"], rank=rank, ranks=ranks, agree=agree
-        )
+        copies = [
+            Copies(
+                self._client,
+                one.size,
+                by_layer=on["layer_wise"],
+                rank=rank,
+                ranks=ranks,
+                agree=agree,
+            )
+            for one in groups
+        ]
+        self._worker = Worker(groups, copies)
         self._counted: dict[str, float] = {}
 
     # ---- the scheduler's side ----
@@ -98,7 +111,7 @@ class Connector:
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Blocks for what was matched."""
         if num_external_tokens > 0:
-            self._plans.load(request, blocks.get_block_ids()[0], num_external_tokens)
+            self._plans.load(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
         """What the step loads and saves."""
@@ -116,11 +129,15 @@ class Connector:
             self._plans.learn(report)
         if connector_output.invalid_block_ids:
             self._plans.fail(set(connector_output.invalid_block_ids), self._blocks)
+        for request_id in connector_output.failed_recving or ():
+            self._plans.fail_whole(request_id)
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Its blocks may be freed immediately: saved blocks have been copied out."""
         self._plans.finish(request)
         return False, None
+
+    request_finished_all_groups = request_finished
 
     def take_events(self) -> Iterator[Any]:
         """Blocks stored in and removed from the tier, for vLLM's subscribers."""
@@ -142,54 +159,58 @@ class Connector:
             else:
                 yield BlockRemoved([outside(one.block_hash)], MEDIUM_STORAGE)
 
-    def _blocks(self, request_id: str) -> list[int]:
-        blocks: list[int] = self._kv_cache_manager.get_block_ids(request_id)[0]
+    def _blocks(self, request_id: str) -> tuple[list[int], ...]:
+        blocks: tuple[list[int], ...] = self._kv_cache_manager.get_block_ids(request_id)
         return blocks
 
     # ---- the worker's side ----
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """vLLM's memory is there."""
-        self._copies.register([kv_caches[name] for name in self._names], self._block_count)
+        self._worker.register(kv_caches, self._block_count)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """A step begins."""
         super().bind_connector_metadata(connector_metadata)  # type: ignore[misc]
-        self._copies.begin()
+        self._worker.begin()
 
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
         """Load what the step needs, and wait for it."""
-        self._copies.load(self._connector_metadata)
+        self._worker.load(self._connector_metadata)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait until this layer's KV is loaded."""
-        self._copies.wait_for(self._places[layer_name])
+        self._worker.wait_for(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
         """This layer is computed: send the part that the step saves."""
-        self._copies.save_layer(self._connector_metadata, self._places[layer_name])
+        self._worker.save_layer(self._connector_metadata, layer_name)
 
     def wait_for_save(self) -> None:
         """The step is over; what it saves is stored while vLLM goes on."""
-        self._copies.end(self._connector_metadata)
+        self._worker.end(self._connector_metadata)
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[None, set[str] | None]:
-        """Requests whose asynchronous loads have ended."""
-        return None, self._copies.landed() or None
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Requests whose asynchronous loads have ended; where prefixes are loaded as a whole, also
+        those that have to be computed."""
+        over, lost = self._worker.landed()
+        return _results()(
+            finished_recving=over, failed_recving=lost if self._groups.whole else set()
+        )
 
     def build_connector_worker_meta(self) -> Report:
         """Outcome of the step, for the scheduler's side."""
-        return self._copies.report(self._connector_metadata)
+        return self._worker.report(self._connector_metadata)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Blocks that vLLM has to compute."""
-        return self._copies.failed()
+        return self._worker.failed()
 
     # ---- both sides ----
 
     def get_kv_connector_stats(self) -> Any:
         """What was counted since the last call."""
-        counts = {**self._plans.counts, **self._copies.counts}
+        counts = {**self._plans.counts, **self._worker.counts}
         counts |= self._client.counts() if self._client is not None else {}
         found = new_since(self._counted, counts)
         return stats_class()(found) if found else None
@@ -219,14 +240,13 @@ class Connector:
             self._client.close()
 
 
-def _spec_of(config: Any, kv_cache_config: Any) -> Any:
-    """How vLLM keeps a layer's KV. BadInput: in a way that this connector does not know."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
+def _groups_of(config: Any, kv_cache_config: Any) -> list[Group]:
+    """How vLLM keeps KV. BadInput: in a way that this connector does not know."""
+    groups = groups_of(kv_cache_config)
+    chunks = config.scheduler_config.enable_chunked_prefill  # which vLLM switches off without AMX
+    if any(one.latents for one in groups) and _is_cpu() and not chunks:
         raise BadInput(
-            "this model has caches other than the KV of full attention",
+            "on this CPU vLLM computes no prompt behind latents (MLA) that are already there",
             "OffstageConnector",
             "leave this connector out",
         )
@@ -246,7 +266,7 @@ def _spec_of(config: Any, kv_cache_config: Any) -> Any:
             "OffstageConnector",
             'set "kv_load_failure_policy": "recompute"',
         )
-    return specs[0]
+    return groups
 
 
 def _group_of(role: Any) -> tuple[int, Callable[[set[int]], set[int]] | None]:
@@ -375,6 +395,12 @@ def _device(dtype: Any, config: Any) -> str:
     return f"{platform.machine()} {isa}, threads {_threads()}"
 
 
+def _is_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
 def _threads() -> str:
     """How many threads each worker has on a CPU, as far as it is set, and not on which cores."""
     bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
@@ -397,10 +423,17 @@ def _version() -> str:
 
 
 @lru_cache(maxsize=1)
-def _offstage_connector() -> type:
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+def _results() -> type:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
-    bases = (Connector, KVConnectorBase_V1)
+    return KVConnectorTransferResults  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def _offstage_connector() -> type:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
+
+    bases = (Connector, KVConnectorBase_V1, SupportsHMA)
     return type("OffstageConnector", bases, {"__module__": __name__})
 
 

@@ -65,6 +65,7 @@ class Copies:
         self._apart: Apart | None = None
         self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
         self._over: set[str] = set()  # requests whose loads apart have ended
+        self.unloaded: set[str] = set()  # and those of which a block did not load
         self._landed: list[Landed] = []
         self._bad: set[int] = set()  # until the scheduler has taken note
         self._saving: set[bytes] = set()
@@ -145,6 +146,8 @@ class Copies:
         self._apart_failed |= lost
         self.counts["load_failed_blocks"] += len(lost)
         self._landed.append(landed)
+        if lost:
+            self.unloaded.add(landed.request)
         if landed.took_s >= 0:
             self._over.add(landed.request)
 
@@ -207,7 +210,7 @@ class Copies:
         if self._agree is not None and step.loads:
             self._bad |= self._agree(self._failed)
         self._begin_saves(step)
-        while self._saved < len(self._layers):
+        while self._saves and self._saved < len(self._layers):
             self._copy_out()
         holds = step.holds()
         for save in self._saves:

@@ -8,21 +8,24 @@ run on the object client's and set single fields.
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import Any
 
 from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient, State
+from offstage.host.connectors.vllm.events import Events, Gone, Saved
+from offstage.host.connectors.vllm.groups import Groups, Object
 from offstage.host.connectors.vllm.hints import Hints, hints_of
-from offstage.host.connectors.vllm.keys import chain, salt_of, shards
+from offstage.host.connectors.vllm.keys import chain, salt_of
 from offstage.host.connectors.vllm.requests import RequestLog
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Landed, Report, Step
 from offstage.host.model.identity import Adapters, Weights
 
-__all__ = ["Gone", "Plans", "Saved"]
+__all__ = ["Plans"]
 
 LEASE_S = 10.0  # of blocks found by a lookup, until they are loaded
 AGAIN_S = 0.01  # between two lookups of the next block that another engine prefills
@@ -31,24 +34,7 @@ IDLE_S = 0.001  # wait for a load when vLLM has nothing else to do
 LOOK_IDLE_S = 0.005  # the same for a lookup, whose answer ends the wait
 EXPECT_IDLE_S = 0.005  # the same, for another engine
 GROW = 8  # factor for the number of blocks to look up, after all of the last ones were found
-TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A block that the tier has now, by vLLM's own hashes."""
-
-    block_hash: Any
-    parent_hash: Any
-    tokens: list[int]
-    lora: Any
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A block that the tier had, and has no more."""
-
-    block_hash: Any
+BlocksOf = Callable[[str], Sequence[Sequence[int]]]  # vLLM's blocks of a request, of each group
 
 
 @dataclass
@@ -65,7 +51,7 @@ class _Landing:
 @dataclass
 class _Request:
     """One request: what its keys begin with, and those of its full blocks; how many the tier had
-    (None: not known yet), how many need no saving, and where its load begins."""
+    (None: not known yet), how many need no saving, and the tokens that vLLM has."""
 
     request: Any
     adapter: Weights | None
@@ -79,7 +65,9 @@ class _Request:
     found: int | None = None
     answered: Event = field(default_factory=Event)  # the last look has been
     saved: int = 0
-    first: int = 0
+    there: list[list[bool]] = field(default_factory=list)
+    """Of each group of layers, which units the tier had."""
+    computed: int = 0
     decision: Decision | None = None
     asked: int = 0
     begun: bool = False
@@ -92,41 +80,38 @@ class Plans:
     def __init__(
         self,
         client: ObjectClient | None,
-        block_tokens: int,
-        size: int,
+        groups: Groups,
         *,
         ahead: bool = True,
         choose: bool = True,
         events: bool = False,
-        ranks: int = 1,
+        hash_tokens: int = 0,
         adapters: Adapters | None = None,
         patience_s: float = PATIENCE_S,
         patience_min_s: float = PATIENCE_MIN_S,
         log: RequestLog | None = None,
     ) -> None:
-        """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
-        is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
-        computed; `events`: vLLM's subscribers learn what the tier has; `adapters`: which ones
-        vLLM holds, None: requests with one are left to vLLM. A load or lookup may take as long as
-        computing would, and `patience_min_s` in any case: `patience_s` until that is known, and a
-        lookup never longer. `log` records the requests."""
+        """`ahead`: a request is looked up when it arrives, not when it is scheduled; `choose`: what
+        is faster computed is computed; `events`: vLLM's subscribers learn what the tier has, by
+        hashes of `hash_tokens` (0: of a unit); `adapters`: which ones vLLM holds, None: requests
+        with one are left to vLLM. A load or lookup may take as long as computing would, and
+        `patience_min_s` in any case: `patience_s` until that is known, and a lookup never longer.
+        `log` records the requests."""
         self._log = log
-        self._client, self._block_tokens, self._size = client, block_tokens, size
-        self._ranks = ranks
-        self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
+        self._client, self._groups, self._block_tokens = client, groups, groups.unit
         self._ahead, self._choose, self._adapters = ahead, choose, adapters
         self._patience_s, self._patience_min_s = patience_s, patience_min_s
-        self.choice = Choice(size * ranks / block_tokens)
+        self.choice = Choice(groups.token_bytes)
         self.counts: Counter[str] = Counter()
         self._requests: dict[str, _Request] = {}
-        self._step = Step()
+        self._step = Step.of(len(groups))
         self._numbers = 0
         self._running: set[str] = set()  # in the last step
         self._loading: list[Decision] = []
         self._landing: dict[str, _Landing] = {}
         self._deciding: dict[int, list[Decision]] = {}
-        self._events: deque[Saved | Gone] | None = deque() if events else None
-        self._told: dict[bytes, Saved | None] = {}
+        self._unasked: dict[str, _Request] = {}
+        self._events = Events(groups, on=events, hash_tokens=hash_tokens)
 
     def arrive(self, request: Any) -> None:
         """A new request: look up its blocks, and prefetch those that are stored."""
@@ -142,9 +127,10 @@ class Plans:
         keys = chain(request.all_token_ids, self._block_tokens, salt)
         hints = hints_of(request)
         one = _Request(request, adapter, salt, keys, hints, time.monotonic() + hints.expect_s)
+        one.there = [[] for _ in self._groups]
         self._requests[request.request_id] = one
         self.counts["requests"] += 1
-        if self._ahead:
+        if self._ahead and request.num_tokens > self._block_tokens:
             self._look(one, 0)
 
     def _held(self, request: Any) -> Weights | None:
@@ -167,41 +153,59 @@ class Plans:
         assert self._client is not None
         if self._log is not None:
             self._log.asked(one.request.request_id)
-        keys = one.keys[first:] if count is None else one.keys[first : first + count]
+        units = one.keys[first:] if count is None else one.keys[first : first + count]
+        last = (int(one.request.num_tokens) - 1) // self._block_tokens
         one.looked_s = time.monotonic()
         one.answered.clear()
         one.within_s = min(self._patience_s, self._bound_s(one.request.num_tokens))
+        there = [[*row[:first], *[True] * len(units)] for row in one.there]
+        soon, rest = self._groups.objects_by_need(units, first, last, all_soon=not self._ahead)
+        unanswered = 1 + bool(rest)
 
-        def ended(completion: Completion) -> None:
+        def ended(objects: list[Object], completion: Completion) -> None:
+            nonlocal unanswered
             if State.LATE in completion.states:
                 return  # `match` detects a missing answer itself
-            parts = completion.done
-            done = [all(parts[at : at + self._ranks]) for at in range(0, len(parts), self._ranks)]
-            one.window = 1 if False in done else GROW * one.window
-            one.found = first + (done.index(False) if False in done else len(done))
-            one.saved = max(one.saved, one.found)
-            one.answered.set()
+            for each, done in zip(objects, completion.done, strict=True):
+                there[each.group][first + each.unit] &= done
+            unanswered -= 1
+            if unanswered == 0:
+                one.there = there
+                whole = all(has for row in there for has in row[first:])
+                one.window = GROW * one.window if whole else 1
+                one.found = self._groups.usable(there, last)
+                one.saved = max(one.saved, one.found)
+                one.answered.set()
 
-        keys = shards(keys, self._ranks)
-        sizes = [self._size] * len(keys)
         if self._ahead:
-            before = sum(
-                other.request.num_tokens
-                for other in self._requests.values()
-                if not other.begun and other is not one
-            )
-            due_s = before * self.choice.compute.fit[1] if self.choice.compute.known else 0.0
-            self._client.prefetch(
-                keys,
-                sizes,
-                lease_s=LEASE_S,
-                due_s=due_s,
-                chance=one.hints.chance,
-                tell=ended,
-                within_s=one.within_s,
-            )
+            self._ask(self._client.prefetch, soon, one, ended, **self._due(one))
+            if rest:
+                self._ask(self._client.exists, rest, one, ended)
         else:
-            self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended, within_s=one.within_s)
+            self._ask(self._client.exists, soon, one, ended)
+
+    def _ask(
+        self,
+        call: Callable[..., int],
+        objects: list[Object],
+        one: _Request,
+        ended: Callable[[list[Object], Completion], None],
+        **more: float,
+    ) -> None:
+        """Look up objects of a request, which are leased."""
+        keys, sizes = [each.key for each in objects], [each.size for each in objects]
+        tell = partial(ended, objects)
+        call(keys, sizes, lease_s=LEASE_S, tell=tell, within_s=one.within_s, **more)
+
+    def _due(self, one: _Request) -> dict[str, float]:
+        """When a request is expected to need what it loads, and how likely."""
+        before = sum(
+            other.request.num_tokens
+            for other in self._requests.values()
+            if not other.begun and other is not one
+        )
+        due_s = before * self.choice.compute.fit[1] if self.choice.compute.known else 0.0
+        return {"due_s": due_s, "chance": one.hints.chance}
 
     def _bound_s(self, tokens: int) -> float:
         """Time limit for `tokens`: the estimated time of computing them, if known."""
@@ -216,10 +220,8 @@ class Plans:
         one = self._known(request.request_id)
         if one is None:
             return 0
-        if one.looked_s == 0.0:
-            self._look(one, 0)
         last = (int(request.num_tokens) - 1) // self._block_tokens
-        one.first = computed // self._block_tokens
+        one.computed = computed
         one.asked = request.num_tokens - computed
         most = max(0, min(last, len(one.keys)) * self._block_tokens - computed)
         # vLLM takes no hit for a request that wants figures of each token of its prompt.
@@ -228,6 +230,8 @@ class Plans:
             if self._log is not None:
                 self._log.matched(request.request_id, computed, 0, 0, 0)
             return 0
+        if one.looked_s == 0.0:
+            self._look(one, 0)
         if one.found is None and not self._running:
             one.answered.wait(LOOK_IDLE_S)
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
@@ -240,6 +244,7 @@ class Plans:
             return None
         tokens = max(0, min(one.found, last) * self._block_tokens - computed)
         one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
+        one.apart |= self._groups.whole
         if tokens and (one.decision is None or one.decision.tokens != tokens):
             waiting = len(self._step.loads) * self._block_tokens
             waiting += sum(other.decision.tokens for other in self._landing.values())
@@ -271,23 +276,29 @@ class Plans:
             self._look(one, first, one.window)
         return True
 
-    def load(self, request: Any, blocks: Sequence[int], tokens: int) -> None:
-        """Plan the load of `tokens` that were matched into the request's `blocks`."""
+    def load(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
+        """Plan the load of `tokens` that were matched into the request's `blocks`, of each
+        group."""
         one = self._requests.get(request.request_id)
         if one is not None and tokens > 0:
-            last = one.first + tokens // self._block_tokens
-            pairs = zip(one.keys[one.first : last], blocks[one.first : last], strict=True)
+            pairs = [
+                self._groups.loads(group, one.keys, held, one.computed, one.computed + tokens)
+                for group, held in enumerate(blocks)
+            ]
             self.counts["fetched_tokens"] += tokens
             if self._log is not None and not one.apart:
                 self._log.loads(request.request_id)
             if not one.apart:
-                self._step.loads.extend(pairs)
+                self._step.loads.extend(pairs[0])
                 return
-            self._step.apart.append((request.request_id, list(pairs), self._bound_s(tokens)))
+            for step, its in zip(self._step.groups, pairs, strict=True):
+                if its:
+                    step.apart.append((request.request_id, its, self._bound_s(tokens)))
             self._check_adapter(one)
             if one.decision is not None:
                 self.counts["matched_tokens"] += 0 if one.begun else one.decision.tokens
-                self._landing[request.request_id] = _Landing(one.decision, self._ranks)
+                workers = self._groups.ranks * sum(map(bool, pairs))
+                self._landing[request.request_id] = _Landing(one.decision, workers)
                 one.decision = None
 
     def _check_adapter(self, one: _Request) -> None:
@@ -295,9 +306,7 @@ class Plans:
         if one.adapter is not None and one.adapter not in self._step.adapters:
             self._step.adapters.append(one.adapter)
 
-    def plan(
-        self, computed: dict[str, int], blocks_of: Callable[[str], list[int]], tokens: int = 0
-    ) -> Step:
+    def plan(self, computed: dict[str, int], blocks_of: BlocksOf, tokens: int = 0) -> Step:
         """Plan the next step, which computes `tokens`; `computed`: the computed tokens of each
         request after it."""
         for request_id, count in computed.items():
@@ -312,9 +321,10 @@ class Plans:
                 full = min(full, one.hints.share_tokens // self._block_tokens)
             if full > one.saved and not self._may_have(one):
                 one.keys = chain(known, self._block_tokens, one.salt, one.keys)
-                blocks = blocks_of(request_id)[:full]
-                self._step.saves.append((one.keys[one.saved : full], blocks))
-                self._will_tell(one, full)
+                for group, held in enumerate(blocks_of(request_id)):
+                    saves = self._groups.saves(group, one.keys, held, one.saved, full)
+                    self._step.groups[group].saves.append(saves)
+                self._events.saves(one.request, one.keys, one.saved, full)
                 one.saved = full
         self._numbers += 1
         if self._log is not None:
@@ -322,8 +332,9 @@ class Plans:
         self._running = set(computed)
         if not computed and self._landing:
             time.sleep(IDLE_S)  # vLLM asks again at once
-        step, self._step = self._step, Step()
-        step.number, step.tokens = self._numbers, tokens
+        step, self._step = self._step, Step.of(len(self._groups))
+        for each in step.groups:
+            each.number, each.tokens, each.adapters = self._numbers, tokens, step.adapters
         step.patience_s = self._bound_s(len(step.loads) * self._block_tokens)
         if self._loading:
             self._deciding[step.number], self._loading = self._loading, []
@@ -331,9 +342,13 @@ class Plans:
 
     def _may_have(self, one: _Request) -> bool:
         """Whether the tier may say yet that it has the request's blocks: a later step saves those
-        that it has not. A request of one token, as of a prefill engine, has no later step."""
-        if one.found is not None or one.request.max_tokens == 1:
+        that it has not. A request of one token, as of a prefill engine, has no later step, and one
+        of two none after an answer."""
+        if one.found is not None or one.request.max_tokens <= 2:
             return False
+        if one.looked_s == 0.0:  # nothing to load: it is asked when this step has ended
+            self._unasked[one.request.request_id] = one
+            return True
         return time.monotonic() - one.looked_s <= one.within_s
 
     def _begin(self, one: _Request) -> None:
@@ -350,7 +365,11 @@ class Plans:
             self.counts["asked_tokens"] += one.asked
 
     def learn(self, report: Report) -> None:
-        """Learn from the report of a completed step."""
+        """Learn from the report of a completed step, and ask what need not be saved."""
+        unasked, self._unasked = self._unasked, {}
+        for request_id, request in unasked.items():
+            if self._requests.get(request_id) is request and request.looked_s == 0.0:
+                self._look(request, 0)
         if self._log is not None:
             self._log.step_ended(report.number, report.there)
         computed_s = report.took_s - report.waited_s
@@ -372,12 +391,7 @@ class Plans:
             )
             self.choice.ended(one, seconds * one.tokens / max(1, whole))
             self.counts["regret_seconds"] += one.regret_s  # type: ignore[assignment]
-        for key in report.stored:
-            saved = self._told.get(key)
-            if saved is not None and self._events is not None:
-                self._parts[key] += 1
-                if self._parts[key] == self._ranks:
-                    self._events.append(saved)
+        self._events.stored(report.stored)
 
     def _learn_landed(self, landed: Landed) -> None:
         one = self._landing.get(landed.request)
@@ -395,16 +409,23 @@ class Plans:
             self.choice.ended(one.decision, one.took_s)
             self.counts["regret_seconds"] += one.decision.regret_s  # type: ignore[assignment]
 
-    def fail(self, blocks: set[int], blocks_of: Callable[[str], list[int]]) -> None:
+    def fail_whole(self, request_id: str) -> None:
+        """A request's load failed, of which vLLM keeps nothing: all is computed and saved again."""
+        one = self._requests.get(request_id)
+        if one is not None:
+            one.saved = one.found = 0
+            self._release(one)
+
+    def fail(self, blocks: set[int], blocks_of: BlocksOf) -> None:
         """These blocks failed to load: they are recomputed and saved again."""
         self._step.noted |= blocks
         for request_id, one in self._requests.items():
-            for place, block in enumerate(blocks_of(request_id)):
+            for place, block in enumerate(blocks_of(request_id)[0]):
                 if block in blocks:
                     one.saved = min(one.saved, place)
                     one.found = min(one.found or 0, place)
                     self._release(one)  # what is leased could not be replaced
-                    self._will_tell_gone(one.keys[place])
+                    self._events.gone(one.keys[place])
                     break
 
     def finish(self, request: Any) -> None:
@@ -417,10 +438,11 @@ class Plans:
         if one is None:
             return
         self._release(one)
-        hints, keys = one.hints, shards(one.keys[: one.saved], self._ranks)
-        if self._client is None or not keys or (hints.retain_s <= 0 and hints.resume_s < 0):
+        hints, objects = one.hints, self._groups.objects(one.keys[: one.saved])
+        if self._client is None or not objects or (hints.retain_s <= 0 and hints.resume_s < 0):
             return
-        sizes, lease_s = [self._size] * len(keys), max(hints.retain_s, hints.resume_s + LEASE_S)
+        keys, sizes = [each.key for each in objects], [each.size for each in objects]
+        lease_s = max(hints.retain_s, hints.resume_s + LEASE_S)
         if hints.resume_s >= 0:
             self.counts["paused"] += 1
             self._client.prefetch(
@@ -436,34 +458,11 @@ class Plans:
 
     def events(self) -> list[Saved | Gone]:
         """Events not yet reported to vLLM's subscribers."""
-        if self._events is None:
-            return []
-        return [self._events.popleft() for _ in range(len(self._events))]
-
-    def _will_tell(self, one: _Request, full: int) -> None:
-        hashes = getattr(one.request, "block_hashes", ())
-        if self._events is None or len(hashes) < full:
-            return
-        for place in range(one.saved, full):
-            at = place * self._block_tokens
-            tokens = list(one.request.all_token_ids[at : at + self._block_tokens])
-            parent = hashes[place - 1] if place else None
-            saved = Saved(hashes[place], parent, tokens, one.request.lora_request)
-            self._told[one.keys[place]] = saved
-            self._parts[one.keys[place]] = 0
-        while len(self._told) > TOLD_MAX:
-            oldest = next(iter(self._told))
-            del self._told[oldest], self._parts[oldest]
-
-    def _will_tell_gone(self, key: bytes) -> None:
-        saved = self._told.pop(key, None)
-        self._parts.pop(key, None)
-        if saved is not None and self._events is not None:
-            self._events.append(Gone(saved.block_hash))
+        return self._events.take()
 
     def _release(self, one: _Request) -> None:
         if self._client is not None:
-            self._client.release(shards(one.keys, self._ranks))
+            self._client.release([each.key for each in self._groups.objects(one.keys)])
 
 
 def _is_text(request: Any) -> bool:

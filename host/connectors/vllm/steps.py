@@ -28,6 +28,18 @@ class Step:
     tokens: int = 0
     patience_s: float = PATIENCE_S
     """Limit in seconds for all of its loads together; later blocks are computed."""
+    others: list["Step"] = field(default_factory=list)
+    """Of a model with several groups of layers: the step of each group after the first."""
+
+    @property
+    def groups(self) -> list["Step"]:
+        """Of each group of layers, in vLLM's order."""
+        return [self, *self.others] if self.others else [self]
+
+    @classmethod
+    def of(cls, groups: int) -> "Step":
+        """An empty step of so many groups."""
+        return cls(others=[cls() for _ in range(groups - 1)])
 
     def holds(self) -> bool:
         """Whether the adapters are what the keys name, as far as their files say."""

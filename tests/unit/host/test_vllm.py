@@ -12,14 +12,17 @@ import pytest
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm import plans as plans_module
+from offstage.host.connectors.vllm.events import Gone, Saved
+from offstage.host.connectors.vllm.groups import Group, Groups
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.keys import chain, salt_of, shards
-from offstage.host.connectors.vllm.plans import Gone, Plans, Saved
+from offstage.host.connectors.vllm.plans import Plans
 from offstage.host.connectors.vllm.steps import Landed, Report, Step
 from offstage.host.model.identity import Adapters, Weights
 
 BLOCK = 4
 SIZE = 100
+GROUPS = Groups([Group(BLOCK, SIZE)])
 
 
 class Store:
@@ -68,7 +71,7 @@ def weights(digest: str) -> Weights:
 
 
 def arrive(store: Store, tokens: list[int], events: bool = False, **more: Any) -> tuple[Plans, Any]:
-    plans = Plans(store, BLOCK, SIZE, events=events)  # type: ignore[arg-type]
+    plans = Plans(store, GROUPS, events=events)  # type: ignore[arg-type]
     one = request("r", tokens, **more)
     plans.arrive(one)
     store.answer()
@@ -119,12 +122,12 @@ def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
     first = adapter(tmp_path / "1", 1)
     store = Store()
     for lora in (first, adapter(tmp_path / "2", 2, 2), adapter(tmp_path / "3", 1, 3)):
-        plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
+        plans = Plans(store, GROUPS, adapters=held)  # type: ignore[arg-type]
         one = request("r", tokens, lora_request=lora)
         plans.arrive(one)
         store.answer()
         found.append(plans.match(one, 0))
-        step = plans.plan({"r": 13}, lambda _: [4, 5, 6])
+        step = plans.plan({"r": 13}, lambda _: [[4, 5, 6]])
         if lora is first:
             store.stored.update(key for keys, _ in step.saves for key in keys)
             assert step.saves and step.adapters == [held.of(lora)]
@@ -135,17 +138,17 @@ def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path)
     """Its files change after the lookup of a request: nothing is loaded or saved for it, its leases
     are released, nothing of its step is stored, and a later request is not looked up."""
     store, lora, tokens = Store(), adapter(tmp_path / "1", 1), list(range(13))
-    plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
+    plans = Plans(store, GROUPS, adapters=held)  # type: ignore[arg-type]
     one = request("r", tokens, lora_request=lora)
     plans.arrive(one)
     store.stored.update(store.lookups[0][0])
     store.answer()
     assert plans.match(one, 0) == 12
-    step = plans.plan({"r": 12}, lambda _: [4, 5, 6])
+    step = plans.plan({"r": 12}, lambda _: [[4, 5, 6]])
     assert step.holds()
     adapter(tmp_path / "1", 2)
     assert not step.holds(), "the worker stores nothing of this step"
-    assert plans.plan({"r": 13}, lambda _: [4, 5, 6]).saves == [] and store.released
+    assert plans.plan({"r": 13}, lambda _: [[4, 5, 6]]).saves == [] and store.released
     plans.arrive(request("q", tokens, lora_request=lora))
     assert not store.lookups and plans.match(request("q", tokens), 0) == 0
     assert plans.counts["adapter_unknown"] == 2
@@ -169,11 +172,11 @@ def test_the_longest_stored_prefix_is_matched(
     store, tokens = Store(), list(range(count))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys[:stored])
-    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, GROUPS), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     most = (count - 1) // BLOCK * BLOCK - computed
     assert plans.match(one, computed) == (None if most > 0 else 0), "it is not known yet"
-    assert plans.plan({"r": count}, lambda _: [0, 1, 2, 3]).saves == [], "the tier may have it"
+    assert plans.plan({"r": count}, lambda _: [[0, 1, 2, 3]]).saves == [], "the tier may have it"
     store.answer()
     assert plans.match(one, computed) == matched
 
@@ -184,35 +187,40 @@ def test_an_answer_ends_the_wait_for_it(busy: bool, monkeypatch: pytest.MonkeyPa
     does, it never waits."""
     monkeypatch.setattr(plans_module, "LOOK_IDLE_S", 60.0)
     store, tokens = Store(), list(range(9))
-    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, GROUPS), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     store.stored.update(store.lookups[0][0])
-    plans.plan({"other": 1} if busy else {}, lambda _: [])
+    plans.plan({"other": 1} if busy else {}, lambda _: [[]])
     Timer(0.05, store.answer).start()
     assert plans.match(one, 0) == (None if busy else 8)
 
 
 def test_what_nobody_waited_for_is_saved_when_the_tier_lacks_it() -> None:
-    """A prompt of one block can load nothing. It is saved by the step after the answer; by the
-    first step where there is no other, as in an engine that only prefills."""
+    """A prompt of one block can load nothing. It is looked up when its first step has ended, and
+    saved by the step after the answer. Where none follows an answer, as in an engine that only
+    prefills, the first step saves it unasked."""
     saved = []
-    for outputs in (4, 1):
+    for outputs in (4, 2, 1):
         store = Store()
-        plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]
+        plans = Plans(store, GROUPS)  # type: ignore[arg-type]
         one = request("r", list(range(BLOCK)), max_tokens=outputs)
         plans.arrive(one)
         assert plans.match(one, 0) == 0
-        saved.append([len(plans.plan({"r": BLOCK}, lambda _: [5]).saves)])
+        step = plans.plan({"r": BLOCK}, lambda _: [[5]])
+        assert not store.lookups
+        plans.learn(Report(step.number, BLOCK))
+        assert len(store.lookups) == (outputs > 2)
+        saved.append([len(step.saves)])
         store.answer()
-        saved[-1].append(len(plans.plan({"r": BLOCK + 1}, lambda _: [5]).saves))
-    assert saved == [[0, 1], [1, 0]]
+        saved[-1].append(len(plans.plan({"r": BLOCK + 1}, lambda _: [[5]]).saves))
+    assert saved == [[0, 1], [1, 0], [1, 0]]
 
 
 def test_a_request_of_prompt_figures_loads_nothing() -> None:
     """vLLM computes all of its prompt: nothing waits for the look-up, and nothing is decided."""
     store, tokens = Store(), list(range(17))
     store.stored.update(chain(tokens, BLOCK, salt_of(request("r", []))))
-    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, GROUPS), request("r", tokens)  # type: ignore[arg-type]
     one.skip_reading_prefix_cache = True
     plans.arrive(one)
     assert plans.match(one, 0) == 0 and not plans.choice.decisions
@@ -229,8 +237,8 @@ def test_a_hole_ends_the_prefix_and_is_filled() -> None:
     plans, one = arrive(store, tokens)
     assert plans.match(one, 0) == BLOCK
     blocks = [7, 8, 9, 10, 11]
-    plans.load(one, blocks, BLOCK)
-    step = plans.plan({"r": 17}, lambda _: blocks)
+    plans.load(one, [blocks], BLOCK)
+    step = plans.plan({"r": 17}, lambda _: [blocks])
     assert step.loads == [(keys[0], 7)]
     assert step.saves == [(keys[1:], blocks[:4])]
 
@@ -241,10 +249,12 @@ def test_blocks_are_saved_once_when_their_tokens_are_known() -> None:
     plans, one = arrive(Store(), list(range(10)))
     saved = []
     for computed in (6, 10, 13):  # vLLM has not reported the last step's tokens yet
-        saved += [blocks for _, blocks in plans.plan({"r": computed}, lambda _: [1, 2, 3, 4]).saves]
+        saved += [
+            blocks for _, blocks in plans.plan({"r": computed}, lambda _: [[1, 2, 3, 4]]).saves
+        ]
     assert saved == [[1], [1, 2]]
     one.all_token_ids += [5, 6, 7]
-    [(keys, blocks)] = plans.plan({"r": 14}, lambda _: [1, 2, 3, 4]).saves
+    [(keys, blocks)] = plans.plan({"r": 14}, lambda _: [[1, 2, 3, 4]]).saves
     assert blocks == [1, 2, 3] and keys == chain(one.all_token_ids, BLOCK, salt_of(one))[2:]
 
 
@@ -255,17 +265,17 @@ def test_a_block_that_did_not_load_is_saved_again() -> None:
     store.stored.update(keys)
     plans, _ = arrive(store, tokens)
     blocks = [7, 8, 9, 10, 11]
-    assert plans.plan({"r": 17}, lambda _: blocks).saves == []
-    plans.fail({9}, lambda _: blocks)
-    step = plans.plan({"r": 17}, lambda _: blocks)
+    assert plans.plan({"r": 17}, lambda _: [blocks]).saves == []
+    plans.fail({9}, lambda _: [blocks])
+    step = plans.plan({"r": 17}, lambda _: [blocks])
     assert step.noted == {9} and step.saves == [(keys[2:], blocks[:4])]
-    assert plans.plan({"r": 17}, lambda _: blocks).noted == set()
+    assert plans.plan({"r": 17}, lambda _: [blocks]).noted == set()
 
 
 def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
     """Without prefetch, nothing is looked up before vLLM asks."""
     store, one = Store(), request("r", list(range(9)))
-    plans = Plans(store, BLOCK, SIZE, ahead=False)  # type: ignore[arg-type]
+    plans = Plans(store, GROUPS, ahead=False)  # type: ignore[arg-type]
     plans.arrive(one)
     assert not store.lookups and plans.match(one, 0) is None and len(store.lookups) == 1
 
@@ -273,7 +283,7 @@ def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
 def test_an_unanswered_lookup_is_a_miss() -> None:
     """If the daemon is frozen when a request arrives, the request is computed in the end."""
     store = Store()
-    plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]
+    plans = Plans(store, GROUPS)  # type: ignore[arg-type]
     one = request("r", list(range(20)))
     plans.arrive(one)
     assert plans.match(one, 0) is None
@@ -286,8 +296,8 @@ def test_bounds_are_what_they_are_set_to() -> None:
     """A load or a lookup is bounded by the setting until the compute time is known, then by that
     time, but no less than the setting."""
     store = Store()
-    plans = Plans(store, BLOCK, SIZE, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
-    assert plans.plan({}, lambda _: []).patience_s == 60.0
+    plans = Plans(store, GROUPS, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
+    assert plans.plan({}, lambda _: [[]]).patience_s == 60.0
     plans.arrive(request("q", list(range(20))))
     assert store.leases[-1]["within_s"] == 60.0
     for number in range(40):
@@ -295,7 +305,7 @@ def test_bounds_are_what_they_are_set_to() -> None:
     assert plans.choice.compute.known
     for count, patience_s in ((1, 0.5), (1000, 1000 * BLOCK * 0.001)):
         plans._step.loads = [(b"k", 1)] * count
-        assert plans.plan({}, lambda _: []).patience_s == pytest.approx(patience_s)
+        assert plans.plan({}, lambda _: [[]]).patience_s == pytest.approx(patience_s)
     for name, count, within_s in (("short", 20, 0.5), ("r", 4000, 4.0), ("long", 80_000, 60.0)):
         one = request(name, list(range(count)))
         plans.arrive(one)
@@ -361,7 +371,7 @@ def test_a_pause_keeps_and_asks_back() -> None:
     store, tokens = Store(), list(range(17))
     wish = {"prefetch": {"in_seconds": 3}, "retain": {"seconds": 60}, "share": {"tokens": 8}}
     plans, one = arrive(store, tokens, kv_transfer_params={"offstage": wish})
-    [(keys, _)] = plans.plan({"r": 17}, lambda _: [1, 2, 3, 4]).saves
+    [(keys, _)] = plans.plan({"r": 17}, lambda _: [[1, 2, 3, 4]]).saves
     assert len(keys) == 2
     plans.finish(one)
     assert store.lookups[0][0] == keys and plans.counts["paused"] == 1
@@ -373,28 +383,28 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
     The fetch time is learned once all workers have their part."""
     store, tokens = Store(), list(range(13))
     store.stored.update(shards(chain(tokens, BLOCK, salt_of(request("r", []))), 2))
-    plans = Plans(store, BLOCK, SIZE, ranks=2, patience_s=60.0)  # type: ignore[arg-type]
+    plans = Plans(store, Groups([Group(BLOCK, SIZE)], 2), patience_s=60.0)  # type: ignore[arg-type]
     alone, other = request("r", tokens), request("q", [7])
 
     def load(one: Any) -> Step:
         plans.arrive(one)
         store.answer()
         assert plans.match(one, 0) == 12
-        plans.load(one, [4, 5, 6], 12)
-        step = plans.plan({}, lambda _: [])
+        plans.load(one, [[4, 5, 6]], 12)
+        step = plans.plan({}, lambda _: [[]])
         plans.finish(one)
         return step
 
     assert len(load(alone).loads) == 3 and not plans.choice.fetch.count
-    plans.plan({"picture": 5}, lambda _: [])
+    plans.plan({"picture": 5}, lambda _: [[]])
     assert not load(alone).loads, "another one runs"
-    plans.plan({}, lambda _: [])
+    plans.plan({}, lambda _: [[]])
     plans.arrive(other)
     plans.arrive(alone)
     store.answer()
     assert plans.match(alone, 0) == 12 and plans.is_apart(alone), "another one waits"
-    plans.load(alone, [4, 5, 6], 12)
-    step = plans.plan({}, lambda _: [])
+    plans.load(alone, [[4, 5, 6]], 12)
+    step = plans.plan({}, lambda _: [[]])
     [(name, pairs, patience_s)] = step.apart
     assert (name, [block for _, block in pairs], patience_s) == ("r", [4, 5, 6], 60.0)
     assert plans.counts["matched_tokens"] == 24
@@ -413,14 +423,14 @@ def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
     """Each block is announced by vLLM's hash once it is stored, and removed once it is found
     absent."""
     plans, _ = arrive(Store(), list(range(9)), events=True)
-    step = plans.plan({"r": 9}, lambda _: [5, 6])
+    step = plans.plan({"r": 9}, lambda _: [[5, 6]])
     assert plans.events() == []
     plans.learn(Report(step.number, 9, stored=step.saves[0][0]))
     assert plans.events() == [
         Saved(b"h0", None, [0, 1, 2, 3], None),
         Saved(b"h1", b"h0", [4, 5, 6, 7], None),
     ]
-    plans.fail({6}, lambda _: [5, 6])
+    plans.fail({6}, lambda _: [[5, 6]])
     assert plans.events() == [Gone(b"h1")]
 
 
@@ -434,7 +444,7 @@ def test_what_is_computed_faster_is_computed() -> None:
             Report(0, count, loaded_bytes=100 * count, waited_s=1.0 * count, took_s=1.01 * count)
         )
     assert plans.match(one, 0) == 0 and plans.match(one, 0) == 0
-    step = plans.plan({"r": 17}, lambda _: [1, 2, 3, 4, 5], 17)
+    step = plans.plan({"r": 17}, lambda _: [[1, 2, 3, 4, 5]], 17)
     plans.learn(Report(step.number, 17, took_s=0.5))
     assert plans.counts["recomputed_tokens"] == 16 and not plans.counts["fetched_tokens"]
     [made] = plans.choice.decisions
@@ -458,11 +468,11 @@ def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
     are."""
     for plans, one in (
         arrive(Store(), list(range(9)), mm_features=["a"]),
-        (Plans(None, BLOCK, SIZE), request("r", list(range(9)))),
+        (Plans(None, GROUPS), request("r", list(range(9)))),
     ):
         plans.arrive(one)
         assert plans.match(one, 0) == 0
-        assert plans.plan({"r": 9}, lambda _: [1, 2]).saves == []
+        assert plans.plan({"r": 9}, lambda _: [[1, 2]]).saves == []
         plans.finish(one)
 
 
@@ -478,7 +488,7 @@ def test_a_block_is_there_when_all_workers_have_their_part() -> None:
     """With two workers, only a block that both have stored is a hit. Each part is leased and
     released, and subscribers are notified once, when the second part is stored."""
     store = Store()
-    plans = Plans(store, BLOCK, SIZE, events=True, ranks=2)  # type: ignore[arg-type]
+    plans = Plans(store, Groups([Group(BLOCK, SIZE)], 2), events=True)  # type: ignore[arg-type]
     one = request("r", list(range(9)))
     keys = chain(one.all_token_ids, BLOCK, salt_of(one))
     parts = shards(keys, 2)
@@ -487,7 +497,7 @@ def test_a_block_is_there_when_all_workers_have_their_part() -> None:
     plans.arrive(one)
     store.answer()
     assert plans.match(one, 0) == BLOCK
-    plans.plan({"r": 9}, lambda _: [1, 2, 3], 9)
+    plans.plan({"r": 9}, lambda _: [[1, 2, 3]], 9)
     first, second = Report(1, 9, 10, 0.5, 3.0, [keys[1]]), Report(1, 9, 20, 1.0, 2.0, [])
     plans.learn(first.aggregate(second))
     assert plans.events() == []

@@ -25,6 +25,16 @@ def test_bounds_that_are_no_time_are_refused() -> None:
 class FullAttentionSpec:
     """A stand-in for vLLM's class."""
 
+    block_size, real_page_size_bytes = 32, 100
+
+
+class MLAAttentionSpec(FullAttentionSpec):
+    """Latents, which vLLM's CPU kernels do not read before a prompt."""
+
+
+class MambaSpec(FullAttentionSpec):
+    """Another."""
+
 
 @pytest.mark.parametrize(
     ("workers", "policy", "specs", "what"),
@@ -32,8 +42,14 @@ class FullAttentionSpec:
         ((4, 2, 1), "recompute", [FullAttentionSpec()], "tensor parallelism only"),
         ((2, 2, 2), "recompute", [FullAttentionSpec()], "tensor parallelism only"),
         ((2, 2, 1), "fail", [FullAttentionSpec()], "would fail its request"),
-        ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "other than the KV of full"),
-        ((1, 1, 1), "recompute", [object()], "other than the KV of full"),
+        (
+            (1, 1, 1),
+            "recompute",
+            [FullAttentionSpec(), MambaSpec()],
+            "keeps MambaSpec, which",
+        ),
+        ((1, 1, 1), "recompute", [], "keeps no layers"),
+        ((1, 1, 1), "recompute", [MLAAttentionSpec()], "behind latents"),
     ],
 )
 def test_what_it_cannot_keep_is_refused_at_the_start(
@@ -50,17 +66,18 @@ def test_what_it_cannot_keep_is_refused_at_the_start(
         def __init__(self, *_: Any) -> None:
             pass
 
-    kinds = SimpleNamespace(FullAttentionSpec=FullAttentionSpec)
-    monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", kinds)  # type: ignore[arg-type]
+    platforms = SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: True))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)  # type: ignore[arg-type]
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(
             world_size=workers[0],
             tensor_parallel_size=workers[1],
             decode_context_parallel_size=workers[2],
         ),
+        scheduler_config=SimpleNamespace(enable_chunked_prefill=False),
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy),
     )
-    groups = [SimpleNamespace(kv_cache_spec=one) for one in specs]
+    groups = [SimpleNamespace(kv_cache_spec=one, layer_names=["a"]) for one in specs]
     with pytest.raises(BadInput, match=what) as told:
         type("It", (Connector, Base), {})(config, "role", SimpleNamespace(kv_cache_groups=groups))
     assert "\n" not in str(told.value)

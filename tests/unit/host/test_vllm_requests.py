@@ -9,6 +9,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm.groups import Group, Groups
 from offstage.host.connectors.vllm.plans import Plans
 from offstage.host.connectors.vllm.requests import RECORDS_MAX, RequestLog, log_of
 from offstage.host.connectors.vllm.steps import Landed, Report, There
@@ -38,7 +39,7 @@ class Engine:
     def __init__(self, folder: Path, tokens: int, blocks: int) -> None:
         self.now, self.path = 100, folder / "requests.parquet"
         self.log = RequestLog(self.path, lambda: self.now)
-        self.plans = Plans(Tier(blocks), BLOCK, SIZE, log=self.log)  # type: ignore[arg-type]
+        self.plans = Plans(Tier(blocks), Groups([Group(BLOCK, SIZE)]), log=self.log)  # type: ignore[arg-type]
         self.request = SimpleNamespace(
             request_id="r",
             all_token_ids=list(range(tokens)),
@@ -53,7 +54,7 @@ class Engine:
     def step(self, begin: int, end: int, computed: int, there: There | None = None) -> None:
         """A step that has `computed` tokens of the request computed, and what it generates."""
         self.now = begin
-        step = self.plans.plan({"r": computed}, lambda _: list(range(computed // BLOCK)))
+        step = self.plans.plan({"r": computed}, lambda _: [list(range(computed // BLOCK))])
         self.now = end
         self.plans.learn(Report(step.number, 0, there=there or There()))
         if computed >= self.request.num_tokens:
@@ -76,7 +77,7 @@ def test_a_request_that_loads_has_every_moment(tmp_path: Path) -> None:
     engine.plans.arrive(engine.request)
     engine.now = 120
     assert engine.plans.match(engine.request, 4) == 8
-    engine.plans.load(engine.request, [0, 1, 2], 8)
+    engine.plans.load(engine.request, [[0, 1, 2]], 8)
     engine.step(130, 150, 16, There(18e-9, 5e-9))
     engine.step(150, 170, 22)
     engine.step(170, 180, 23)
@@ -135,7 +136,7 @@ def test_a_load_apart_ends_when_all_workers_say_so(tmp_path: Path) -> None:
     other = SimpleNamespace(**vars(engine.request) | {"request_id": "other"})
     engine.plans.arrive(other)  # what makes the load one apart
     engine.plans.match(engine.request, 0)
-    engine.plans.load(engine.request, [0, 1], 8)
+    engine.plans.load(engine.request, [[0, 1]], 8)
     engine.now = 140
     engine.plans.learn(Report(0, 0, landed=[Landed("r", SIZE, 0.1, 0.1, There(20e-9, 5e-9))]))
     engine.step(150, 160, 10)

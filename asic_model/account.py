@@ -90,8 +90,8 @@ def _ended(now_ps: int) -> None:
 class Device(Calls):
     """Timed calls and the chip that serves what is asked. `starts`: reads that found none in
     flight; `wakes`: those of them after `REST_NS` without; `rests`: commands after as long
-    without a command or a read's end, and `cold_scores`
-    those of them."""
+    without a command or a read's end, and `cold_scores` those of them and of the commands that
+    arrive while the reactor wakes up, which the same turn takes."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         super().__init__()
@@ -114,6 +114,8 @@ class Device(Calls):
         self._reading = 0
         self.starts = self.wakes = self.rests = self.cold_scores = 0
         self._active_ps = self._idle_ps = 0
+        self._awake_ps = -1
+        self._wake_ps = preset.front_end.latency.whole
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
@@ -135,6 +137,8 @@ class Device(Calls):
         elif kind == "command":
             if now_ps - self._active_ps >= REST_NS * PS:
                 self.rests += 1
+                self._awake_ps = now_ps + self._wake_ps
+            if now_ps <= self._awake_ps:
                 self.cold_scores += request["score_count"]
             self._active_ps = now_ps
         self._outside.append((self._tags, kind, done, request))

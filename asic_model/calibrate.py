@@ -54,7 +54,7 @@ def fit(
         if work not in MAY_LACK:
             turns = int((samples.turns[work] > 0).sum())
         if _enough(turns, least, f"undisturbed turns with {work}", where):
-            found[f"cores.{name}"] = _ps(samples.costs[work])
+            found[f"cores.{name}"] = _ps(samples.ranges[work])
     answer = stages["answer"] if "answer" in stages else None
     if _enough(len(samples.ring), least, "commands with the time when they were sent", where):
         median = _ps(_median(samples.ring))

@@ -246,13 +246,12 @@ def stage_errors(
         "host to reactor and back, median": (way, preset.front_end.latency.base / PS),
     }
     costs = {work: getattr(cores, name).base / PS for work, name in zip(WORK, COSTS, strict=True)}
-    measured = {name: cost.value for name, cost in samples.costs.items()}
     for what, kinds, each in (
         ("command", (*WORK[:3], *WORK[7:]), "commands"),
         ("read", WORK[3:7], "begun"),
     ):
         pairs[f"processor time for a {what}"] = (
-            _each(samples, measured, kinds, each),
+            _each(samples, samples.costs, kinds, each),
             _each(samples, costs, kinds, each),
         )
     return [

@@ -11,7 +11,7 @@ costs that joins others.
 What can fail: `BadInput` for a recording without moments, or with a hole in them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ __all__ = [
     "cost_of",
     "pooled",
     "read_samples",
+    "samples_of",
     "samples_of_log",
 ]
 
@@ -55,6 +56,9 @@ by when other work has the caches; `cold_scores`: the scores of these."""
 COSTS = ("command", "demand", "score", "read", "publish", "start", "wake", "cold", "cold_score")
 """What each of these costs, as parameters of a preset's [cores]."""
 REST_NS = 1_000_000
+WAKE_NS = (20_000, 200_000)
+"""A command after a rest that was taken sooner found the reactor awake; one that was taken later
+waited for a processor."""
 EXCESS_NS, ROUNDS = 100_000, 30
 """A turn so much over what its work costs was interrupted from outside: by the host of a virtual
 machine, which takes a processor for 100 to 250 us and which no clock of the guest shows."""
@@ -76,8 +80,8 @@ class Samples:
     flight when it was submitted. `before`, `after`: its waits for the reactor, until it was
     submitted and from its end to the answer. `device`: of each command with demands, from the
     decision until its last block was staged; 0 where all were. `ring`: from sent to taken, where
-    the host said when it was sent. `turns`: those in which the reactor was on its processor all the
-    while, without those that wrote."""
+    the host said when it was sent; `woke`: the same of commands that woke the reactor up. `turns`:
+    those in which the reactor was on its processor all the while, without those that wrote."""
 
     cause: npt.NDArray[np.int64]
     beside: npt.NDArray[np.int64]
@@ -86,14 +90,23 @@ class Samples:
     after: npt.NDArray[np.int64]
     device: npt.NDArray[np.float64]
     ring: npt.NDArray[np.int64]
+    woke: npt.NDArray[np.int64]
     turns: npt.NDArray[np.void]
     work: dict[str, int]
     """Of all commands and reads, by the names of `WORK`."""
 
     @cached_property
-    def costs(self) -> dict[str, Cost]:
+    def costs(self) -> dict[str, float]:
         """Processor time in ns of one of each kind of work, by the names of `WORK`; empty without
         turns."""
+        if not len(self.turns):
+            return {}
+        did, took, calm = self._calm
+        return dict(zip(WORK, _least_squares(did[calm], took[calm]).tolist(), strict=True))
+
+    @cached_property
+    def ranges(self) -> dict[str, Cost]:
+        """The same with their intervals, which take a bootstrap."""
         if not len(self.turns):
             return {}
         did, took, calm = self._calm
@@ -125,7 +138,16 @@ class Samples:
     def cpu_ns(self) -> float:
         """Processor time of the reactor's work on commands and reads, whole: its costs, times all
         work."""
-        return sum(cost.value * self.work[name] for name, cost in self.costs.items())
+        return self.at(self.costs)
+
+    @property
+    def wake_ns(self) -> float:
+        """How long the reactor took to wake up, in the mean; 0: it never slept."""
+        return float(self.woke.mean()) if len(self.woke) else 0.0
+
+    def at(self, costs: Mapping[str, float]) -> float:
+        """Processor time in ns of all work at these costs, by the names of `WORK`."""
+        return sum(cost * self.work[name] for name, cost in costs.items())
 
 
 def read_samples(folder: Path) -> Samples:
@@ -140,7 +162,7 @@ def read_samples(folder: Path) -> Samples:
         raise BadInput("has no moments of reads and commands", str(path), FIX)
     if found.lost:
         raise BadInput(f"lacks {found.lost} moments: the ring was full", str(path), FIX)
-    return _samples(found)
+    return samples_of(found)
 
 
 def samples_of_log(trace: Trace) -> Samples:
@@ -160,6 +182,7 @@ def samples_of_log(trace: Trace) -> Samples:
         after=none,
         device=np.zeros(0),
         ring=none,
+        woke=none,
         turns=np.zeros(0, MOMENT),
         work=dict.fromkeys(WORK, 0) | {"begun": len(at), "ended": len(at)},
     )
@@ -176,7 +199,8 @@ def pooled(runs: Sequence[Samples]) -> Samples:
     return Samples(**columns, work=work)
 
 
-def _samples(found: Moments) -> Samples:
+def samples_of(found: Moments) -> Samples:
+    """The samples of these moments."""
     reads, commands, turns = found.reads, found.commands, found.turns
     sent, taken = (station(commands, "command", name) for name in ("sent", "taken"))
     decided, answered = (station(commands, "command", name) for name in ("decided", "answered"))
@@ -193,6 +217,7 @@ def _samples(found: Moments) -> Samples:
         after=station(reads, "read", "answered") - reaped,
         device=((answered - decided) * (commands["begun"] > 0))[asked].astype(np.float64),
         ring=(taken - sent)[said],
+        woke=_woke(sent[said], taken[said], np.sort(np.concatenate([taken, reaped]))),
         turns=turns[calm],
         work={
             "commands": len(commands),
@@ -206,6 +231,19 @@ def _samples(found: Moments) -> Samples:
             "cold_scores": int(_did(told, "cold_scores").sum()),
         },
     )
+
+
+def _woke(
+    sent: npt.NDArray[np.int64], taken: npt.NDArray[np.int64], events: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """From sent to taken, of the commands that ended a rest of a reactor that slept; `events`: when
+    it took any command or the end of a read, in order."""
+    before = np.searchsorted(events, sent, side="right") - 1
+    first = np.searchsorted(events, taken, side="left") == before + 1
+    rested = (before >= 0) & (sent - events[before] >= REST_NS)
+    took = taken - sent
+    asleep = (took >= WAKE_NS[0]) & (took <= WAKE_NS[1])
+    return np.asarray(took[first & rested & asleep], np.int64)
 
 
 def _did(turns: npt.NDArray[np.void], name: str) -> npt.NDArray[np.int64]:

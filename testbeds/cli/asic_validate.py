@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
-PHASES = 3
-"""Of a run: prefill, decode, and the curve of its demands."""
 LEAST_REPEATS = 2
 """Fewer leave no interval."""
 
@@ -41,7 +39,9 @@ def validate(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record", metavar="DIR", help="instead: record them here first, a minute a repeat"
+            "--record",
+            metavar="DIR",
+            help="instead: record them here first, by default 49 runs of some ten seconds",
         ),
     ] = None,
     repeats: Annotated[
@@ -50,8 +50,9 @@ def validate(
             "--repeats",
             metavar="N",
             min=LEAST_REPEATS,
-            show_default="9",
-            help="with --record: how often each workload runs; 20 where intervals stay too wide",
+            show_default="14",
+            help="with --record: how often each workload to predict runs, and one to fit half as "
+            "often; more where intervals stay too wide",
         ),
     ] = None,
     isolate: Annotated[
@@ -121,9 +122,8 @@ def _runs(
             "give one or the other",
         )
     repeats = repeats or recordings.REPEATS
-    count = repeats * len((*recordings.FITTED, *recordings.PREDICTED))
     command = shlex.join(["offstage", *sys.argv[1:]])
-    with shown(PHASES * count) as progress:
+    with shown(recordings.phases(repeats)) as progress:
         return recordings.record(
             record, progress, repeats=repeats, isolate=isolate, command=command
         )

@@ -6,7 +6,7 @@ its own; without a model several sessions select what is drawn for them.
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import memory_peak_bytes, run_machine
 from offstage.testbeds.progress import Progress, note_hit
 
-__all__ = ["run"]
+__all__ = ["repeatable", "run"]
 
 READ_BYTES = 8 << 20
 ANSWER_TOKENS = 128
@@ -63,6 +63,27 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
     return summary
+
+
+def repeatable(options: DemoOptions, progress: Progress) -> Callable[[Path], Summary]:
+    """Prefill once. Each call runs the last arm anew on this machine's disk, without a curve, and
+    records it into the folder that it is given, on the same file system. The store stays in
+    `options.out`, which the caller deletes. BadInput and RunFailed as `run`."""
+    options.check()
+    bed, workload = _make_bed(options), prepare(options)
+    shared = _prefilled(options, workload, bed, progress)
+
+    def again(folder: Path) -> Summary:
+        begun = time.monotonic()
+        result = _measure(shared, MEASURED, options.arms[-1], said=f" {folder.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / bed.records.name, ignore_errors=True)
+        bed.records.rename(folder / bed.records.name)
+        summary = _summary(options, [result], _describe(options, workload))
+        summary.machine = run_machine(memory_peak_bytes(), time.monotonic() - begun)
+        return summary
+
+    return again
 
 
 def _answered(options: DemoOptions, bed: LocalBed, progress: Progress) -> Summary:
@@ -181,13 +202,15 @@ def _measure(
     arm: Arm,
     observe: DemandObserver | None = None,
     ahead: bool = False,
+    said: str = "",
 ) -> RunResult:
-    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`.
-    RunFailed if a check of the tier fails."""
+    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`. `said`:
+    which of its repeats, in the names of what decoding writes. RunFailed if a check of the tier
+    fails."""
     options, workload, bed = shared.options, shared.workload, shared.arms.bed
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
     shared.progress.start(
-        f"{arm.name}{', a layer ahead' * ahead}, {storage.name}",
+        f"{arm.name}{', a layer ahead' * ahead}, {storage.name}{said}",
         sum(one.decode_steps for one in workload.plan.sessions),
         "steps",
     )
@@ -199,7 +222,7 @@ def _measure(
             shared.contexts,
             host.control,
             host.fabric,
-            name,
+            name + said,
             shared.progress,
             observe=observe,
             ahead=ahead,

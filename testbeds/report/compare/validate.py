@@ -7,8 +7,11 @@ emulated drives the drive's time is no evidence, since the same model made it. A
 reactor waited for a processor is no measurement, and is refused.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +19,7 @@ from offstage.asic_model.calibrate import LEAST, fit
 from offstage.asic_model.judge import (
     FIGURES,
     Judged,
+    Observed,
     StageError,
     Status,
     judge,
@@ -25,12 +29,15 @@ from offstage.asic_model.judge import (
     status_of,
     structure,
 )
+from offstage.asic_model.pace import Pace
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, own_times
-from offstage.asic_model.samples import pooled, read_samples
+from offstage.asic_model.result import Times
+from offstage.asic_model.samples import Samples, pooled, read_samples
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
 from offstage.bindings.stages import Stages, StageTimes
+from offstage.testbeds.lab.run.spread import spread
 from offstage.testbeds.report.compare.build import OWN, on_drive
 from offstage.testbeds.report.compare.recorded import (
     RECORDS,
@@ -42,6 +49,8 @@ from offstage.testbeds.report.compare.recorded import (
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 
 __all__ = ["WAITED_MAX", "Validation", "by_workload", "read_measured", "validate"]
+
+T = TypeVar("T")
 
 STRUCTURE = "structure"
 WAITED_MAX = 50.0
@@ -71,6 +80,10 @@ class Validation(msgspec.Struct, kw_only=True):
     interrupted_percent: float
     """Of the reactor's processor time in the runs that were fitted: turns so far over what their
     work costs that something outside interrupted them. The fit leaves them out."""
+    wake_us: dict[str, float]
+    """How long the reactor took to wake up, in the mean of the fit and of each group of runs."""
+    pace: Pace
+    """With which power of its wake-ups a run's costs go, as the fit's runs say."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table of figures as text; of the structure only what is wrong."""
@@ -85,7 +98,9 @@ class Validation(msgspec.Struct, kw_only=True):
         return (
             f"structure: exact in {len(runs) - len(wrong)} of {len(runs)} runs that were fitted\n"
             f"interrupted from outside, and left out: {self.interrupted_percent:.1f} % of the "
-            "reactor's processor time"
+            "reactor's processor time\n"
+            f"pace: costs go with the power {self.pace.power:.2f} of the reactor's wake-ups, "
+            + ", ".join(f"{wake_us:.0f} µs in {name}" for name, wake_us in self.wake_us.items())
         )
 
     def stage_rows(self) -> list[tuple[str, ...]]:
@@ -110,44 +125,109 @@ def validate(
                 str(one.path),
                 "calibrate on a run of the daemon without a modelled device",
             )
+    groups = by_workload([read_measured(path, busy=busy) for path in predict], fits)
     where = _and_more(str(fits[0].path), len(fits))
-    preset = _fit(fits, where)
-    rungs = [
-        rung for one in fits for rung in structure(_name(one), *own_times(read_trace(one.path)))
-    ]
-    judged: list[Judged] = []
+    read = _each(_fitted_run, fits)
+    preset = _fit(fits, read, where)
+    samples = [one.samples for one in read]
+    pace = Pace.of(_grouped(fits, samples))
+    runs = [run for group in groups.values() for run in group]
+    seeds = [seed for group in groups.values() for seed in range(len(group))]
+    found = _each(partial(_predicted_run, on_drive(preset, runs[0]), pace), runs, seeds)
+    judged = [rung for run, one in zip(fits, read, strict=True) for rung in one.rungs(_name(run))]
     stages: list[StageError] = []
     workloads: dict[str, str] = {}
-    groups = by_workload([read_measured(path, busy=busy) for path in predict], fits)
+    paces = {"the fit": pooled(samples).wake_ns}
     for what, group in groups.items():
         name = _and_more(_name(group[0]), len(group))
+        mine, found = found[: len(group)], found[len(group) :]
         workloads[name] = what
-        traces = [read_trace(run.path) for run in group]
-        samples = [read_samples(run.path) for run in group]
-        own = on_drive(preset, group[0])
-        runs = [closed_loop(trace, own, seed=seed) for seed, trace in enumerate(traces)]
-        judged += judge(
-            name,
-            [predicted_of(run, own, trace) for run, trace in zip(runs, traces, strict=True)],
-            [measured_of(*pair) for pair in zip(traces, samples, strict=True)],
-        )
-        stages += stage_errors(name, runs[0], own, samples[0], group[0].stages)
-    status = status_of(rungs + judged)
-    noisy = [
-        run
-        for run in (*fits, *(one for group in groups.values() for one in group))
-        if _waited(run) > WAITED_MAX
-    ]
-    if noisy and status == "calibrated":
+        judged += judge(name, [one.predicted for one in mine], [one.measured for one in mine])
+        stages += [msgspec.structs.replace(one, run=name) for one in mine[0].stages]
+        paces[name] = sum(one.wake_ns for one in mine) / len(mine)
+    status = status_of(judged)
+    if status == "calibrated" and any(_waited(run) > WAITED_MAX for run in (*fits, *runs)):
         status = "not measurable here"
-    left_out = 100 * pooled([read_samples(run.path) for run in fits]).interrupted
-    return _found(where, preset, rungs + judged, stages, status, workloads, left_out), (
-        msgspec.structs.replace(preset, calibrated=status == "calibrated")
+    return _found(
+        where,
+        preset,
+        judged,
+        stages,
+        status,
+        workloads=workloads,
+        interrupted_percent=100 * pooled(samples).interrupted,
+        wake_us={name: wake_ns / 1000 for name, wake_ns in paces.items()},
+        pace=pace,
+    ), msgspec.structs.replace(preset, calibrated=status == "calibrated")
+
+
+class _Fitted(NamedTuple):
+    """What a fit takes of one run, and its structure: times in the model and in its log."""
+
+    samples: Samples
+    block_bytes: int
+    times: tuple[Times, Times]
+
+    def rungs(self, name: str) -> list[Judged]:
+        return structure(name, *self.times)
+
+
+class _Predicted(NamedTuple):
+    """One run and its prediction. `stages`: empty but for the first run of a workload."""
+
+    predicted: Observed
+    measured: Observed
+    stages: list[StageError]
+    wake_ns: float
+
+
+def _fitted_run(run: Recorded) -> _Fitted:
+    trace = read_trace(run.path)
+    return _Fitted(read_samples(run.path), trace.block_bytes, own_times(trace))
+
+
+def _predicted_run(preset: Preset, pace: Pace, run: Recorded, seed: int) -> _Predicted:
+    trace, samples = read_trace(run.path), read_samples(run.path)
+    own = pace.in_run(preset, samples)
+    ran = closed_loop(trace, own, seed=seed)
+    return _Predicted(
+        predicted_of(ran, own, trace),
+        measured_of(trace, samples),
+        [] if seed else stage_errors("", ran, own, samples, run.stages),
+        samples.wake_ns,
     )
 
 
-def _fit(runs: Sequence[Recorded], where: str) -> Preset:
-    sizes = {read_trace(run.path).block_bytes for run in runs}
+def _each(work: Callable[..., T], *items: Sequence[Any]) -> list[T]:
+    """Of each item, in order, on the cores that this process may use."""
+    pieces = list(enumerate(zip(*items, strict=True)))
+    done = spread(
+        pieces,
+        partial(_piece, work),
+        jobs=len(os.sched_getaffinity(0)),
+        cluster="",
+        there=partial(_piece, work),
+        command="asic validate",
+        fix="or judge fewer runs",
+    )
+    found = {number: result for (number, _), result in done}
+    return [found[number] for number, _ in pieces]
+
+
+def _piece(work: Callable[..., T], piece: tuple[int, tuple[Any, ...]]) -> T:
+    return work(*piece[1])
+
+
+def _grouped(runs: Sequence[Recorded], samples: Sequence[Samples]) -> list[list[Samples]]:
+    """The runs' samples by workload."""
+    found: dict[str, list[Samples]] = {}
+    for run, one in zip(runs, samples, strict=True):
+        found.setdefault(_what(run), []).append(one)
+    return list(found.values())
+
+
+def _fit(runs: Sequence[Recorded], read: Sequence[_Fitted], where: str) -> Preset:
+    sizes = {one.block_bytes for one in read}
     drives = {on_drive(read_preset(OWN), run).nvme.drive for run in runs}
     if len(sizes) > 1 or len(drives) > 1:
         raise BadInput(
@@ -155,7 +235,7 @@ def _fit(runs: Sequence[Recorded], where: str) -> Preset:
         )
     return fit(
         on_drive(read_preset(OWN), runs[0]),
-        pooled([read_samples(run.path) for run in runs]),
+        pooled([one.samples for one in read]),
         _stages(runs),
         where,
         block_bytes=sizes.pop(),
@@ -182,8 +262,7 @@ def _found(
     judged: list[Judged],
     stages: list[StageError],
     status: Status,
-    workloads: dict[str, str],
-    interrupted_percent: float,
+    **told: Any,
 ) -> Validation:
     missed = {one.run: one.figure for one in judged if one.verdict == "missed"}
     met = {one.figure for one in judged if one.verdict == "met"}
@@ -202,8 +281,7 @@ def _found(
         verdicts=verdicts,
         off="structure" if broken else worst.stage if worst else "",
         unseen=[one.text for one in FIGURES if one.text not in met],
-        workloads=workloads,
-        interrupted_percent=interrupted_percent,
+        **told,
     )
 
 

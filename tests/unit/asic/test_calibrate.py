@@ -22,10 +22,19 @@ from offstage.asic_model.judge import (
     status_of,
     structure,
 )
+from offstage.asic_model.pace import Pace
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, own_times
 from offstage.asic_model.result import times_of
-from offstage.asic_model.samples import Samples, cost_of, pooled, read_samples, samples_of_log
+from offstage.asic_model.samples import (
+    COSTS,
+    Samples,
+    cost_of,
+    pooled,
+    read_samples,
+    samples_of,
+    samples_of_log,
+)
 from offstage.asic_model.services import Services, rows_of
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.asic_model.units.nvme import medium
@@ -87,9 +96,9 @@ def test_runs_tell_apart_what_one_cannot(run: tuple[Trace, Samples]) -> None:
         turns["scores"] = scores
         found.append(replace(run[1], turns=turns))
     both = pooled(found)
-    assert both.costs["commands"].value == pytest.approx(5_000, rel=0.01)
-    assert both.costs["scores"].value == pytest.approx(8, rel=0.01)
-    assert found[0].costs["scores"].value != pytest.approx(8, rel=0.2)
+    assert both.costs["commands"] == pytest.approx(5_000, rel=0.01)
+    assert both.costs["scores"] == pytest.approx(8, rel=0.01)
+    assert found[0].costs["scores"] != pytest.approx(8, rel=0.2)
     assert both.work == {name: 2 * done for name, done in run[1].work.items()}
 
 
@@ -102,7 +111,7 @@ def test_what_interrupts_a_turn_from_outside_is_no_cost(run: tuple[Trace, Sample
     held = replace(whole, turns=turns)
     assert whole.interrupted == 0.0
     for name, cost in held.costs.items():
-        assert cost.value == pytest.approx(whole.costs[name].value, rel=0.02, abs=1.0)
+        assert cost == pytest.approx(whole.costs[name], rel=0.02, abs=1.0)
     extra = 150_000 * len(turns[::7])
     took = turns["at_ns"][:, :4].sum()
     assert extra / took < held.interrupted < 1.5 * extra / took
@@ -173,7 +182,8 @@ def test_the_fit_predicts_the_run_that_it_was_made_of(run: tuple[Trace, Samples]
 
 def test_the_model_counts_what_wakes_a_drive_and_a_core(run: tuple[Trace, Samples]) -> None:
     """Of four reads three find none in flight, two of them after 1 ms without: one joins the first,
-    one begins 0.2 ms after the last end. Of three commands the second follows the first at once."""
+    one begins 0.2 ms after the last end. Of four commands the second follows the first while the
+    reactor wakes up, so that one turn takes both, and the third when it is awake."""
     device = Device(own(), run[0], drive="", seed=0)
 
     def read(now_ps: int, done: Callable[[int], None] = lambda end_ps: None) -> None:
@@ -188,6 +198,7 @@ def test_the_model_counts_what_wakes_a_drive_and_a_core(run: tuple[Trace, Sample
     for at_ps, call in (
         (5 * MS, command),
         (5 * MS + 1, command),
+        (5 * MS + MS // 2, command),
         (6 * MS, read),
         (6 * MS + 1, read),
     ):
@@ -196,7 +207,59 @@ def test_the_model_counts_what_wakes_a_drive_and_a_core(run: tuple[Trace, Sample
     device.at(900 * MS, lambda now_ps: read(now_ps, soon))
     device.run()
     assert (device.starts, device.wakes) == (3, 2)
-    assert (device.rests, device.cold_scores) == (2, 200)
+    assert (device.rests, device.cold_scores) == (2, 300)
+
+
+def paced(run: Samples, wake_us: float, slower: float) -> Samples:
+    """The run, with wake-ups of that length and turns so much longer."""
+    turns = run.turns.copy()
+    turns["at_ns"][:, :4] = turns["at_ns"][:, :4] * slower
+    return replace(run, turns=turns, woke=np.full(200, wake_us * 1000, np.int64))
+
+
+def test_a_slow_hour_is_told_by_its_wake_ups(run: tuple[Trace, Samples]) -> None:
+    """Two workloads, of which one has longer wake-ups for a reason of its own: within each, costs
+    go with their root. A run at the fit's pace keeps the fitted numbers; one with wake-ups four
+    times as long pays twice as much for work, and no other number changes. What grows faster than
+    the wake-ups, or falls, is not believed."""
+    fits = [[paced(run[1], of * at, (at / 60) ** 0.5) for at in (40, 60, 90)] for of in (1, 2)]
+    found = Pace.of(fits)
+    assert found.power == pytest.approx(0.5, abs=0.02)
+    preset = fitted(*run)
+    before = {name: number.value for name, number in preset.numbers()}
+    same = found.in_run(preset, paced(run[1], found.wake_ns / 1000, 1))
+    assert {name: one.value for name, one in same.numbers()} == pytest.approx(before, rel=1e-4)
+    slow = found.in_run(preset, paced(run[1], found.wake_ns / 250, 1))
+    for name, number in slow.numbers():
+        factor = 2 if name in {f"cores.{one}" for one in COSTS} else 1
+        assert number.value == pytest.approx(before[name] * factor, rel=0.06)
+    for grows, power in ((3, 1.0), (-1, 0.0)):
+        fits = [[paced(run[1], at, (at / 60) ** grows) for at in (40, 60, 90)]]
+        assert Pace.of(fits).power == power
+
+
+def test_a_run_that_never_slept_has_no_pace(run: tuple[Trace, Samples]) -> None:
+    """And a fit with such a run leaves every prediction as it was."""
+    awake = replace(run[1], woke=np.zeros(0, np.int64))
+    preset, fits = fitted(*run), [paced(run[1], at, at / 60) for at in (40, 90)]
+    assert Pace.of([fits]).in_run(preset, awake) is preset
+    assert Pace.of([[*fits, awake]]).in_run(preset, fits[0]) is preset
+
+
+def test_a_wake_up_is_of_a_command_after_a_rest_alone() -> None:
+    """Of seven commands: the first, with nothing before it; one after a rest of 5 ms, and the next,
+    which the same turn takes; one 0.2 ms after that; one that found the reactor awake; one that
+    waited 0.4 ms for a processor; one 0.3 ms after a read's end."""
+    rows = np.zeros(9, MOMENT)
+    rows["kind"] = [1, 1, 1, 1, 1, 1, 0, 1, 2]
+    sent = [1, 6_000, 6_010, 6_300, 12_000, 18_000, 0, 24_300]
+    taken = [80, 6_070, 6_071, 6_340, 12_005, 18_400, 0, 24_380]
+    for row, (one, other) in enumerate(zip(sent, taken, strict=True)):
+        rows["at_ns"][row, :2] = one * 1000, other * 1000
+    rows["at_ns"][6, 3] = 24_000_000  # reaped
+    rows["demands"] = 1
+    found = samples_of(Moments(rows))
+    assert found.woke.tolist() == [70_000]
 
 
 @pytest.mark.parametrize(

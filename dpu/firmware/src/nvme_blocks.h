@@ -7,10 +7,10 @@
  * `collect_blocks` free ones, the plane collects: the closed block with the fewest valid pages is
  * the victim (greedy), its valid pages move to the open block of the collector, and it is erased.
  * A write to a plane with a block older than `refresh_ps` and enough free ones makes the oldest a
- * victim, whatever it holds. A plane that collects takes no writes. The collector has an open block for each handle, so pages
- * of two handles never share one (FDP: persistently isolated); a reclaim unit is a block of each
- * plane. Nothing here takes time: the flash says when each step is done. Memory is allocated at
- * open; nothing can fail after that. One thread owns it.
+ * victim, whatever it holds. A plane that collects takes no writes. The collector has an open block
+ * for each handle, so pages of two handles never share one (FDP: persistently isolated); a reclaim
+ * unit is a block of each plane. Nothing here takes time: the flash says when each step is done.
+ * Memory is allocated at open; nothing can fail after that. One thread owns it.
  */
 #ifndef OFS_NVME_BLOCKS_H
 #define OFS_NVME_BLOCKS_H

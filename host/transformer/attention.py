@@ -214,10 +214,9 @@ def installed(
     layers: Mapping[int, Any] | None = None,
 ) -> Iterator[Step]:
     """Within it, what is yielded runs the model's decode steps with `attention`: of one session, or
-    of several without foresight, indexers and compressors. `index_keys`: all
-    keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's; of a model with some.
-    `layers`: what compressors and recurrent layers go on with, by layer, of a model that has them;
-    index keys of compressed entries are in it, and `index_keys` is None."""
+    of several with nothing else. `index_keys`: all keys of a layer's indexer, `[1, tokens, dim]`,
+    from the newest token's; of a model with some. `layers`: what compressors and recurrent layers
+    go on with, by layer; index keys of compressed entries are in it, and `index_keys` is None."""
     import torch
     from transformers import AttentionInterface
 
@@ -235,15 +234,8 @@ def installed(
         indices: Any = None,
         **_: Any,
     ) -> tuple[Any, None]:
-        if len(query) > 1:
-            assert not isinstance(attention, LayerAttention)
-            queries = [_asked(module, one, scaling) for one in query[:, :, -1]]
-            each = zip(*(one.split(1) for one in newest.given), strict=True)
-            entries = [entries_of(k, v, is_latent(module))[:, :, -1] for k, v in each]
-            found = attention.attend_together(module.layer_idx, queries, entries)
-            back = torch.stack([_brought_back(module, one) for one in found])
-            return back.to(query.dtype)[:, None], None
-        assert isinstance(attention, LayerAttention)
+        if not isinstance(attention, LayerAttention):
+            return _of_sessions(attention, module, query, newest.given, scaling), None
         asked = _asked(module, query[0, :, -1], scaling)
         if foresight is not None:
             foresight.asker.reached(asked[None, :, None])
@@ -258,21 +250,18 @@ def installed(
     def step(token: int | Sequence[int], position: int) -> Any:
         newest.tokens, device = position, model.device
         ids = [[token]] if isinstance(token, int) else [[one] for one in token]
-        mask = None
         # An indexer wants one, and the library makes none for attention of ours.
-        if index_keys is not None:
-            mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
+        mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool, device=device)
         with torch.inference_mode():
             found = model(
                 input_ids=torch.tensor(ids, device=device),
-                attention_mask=mask,
+                attention_mask=None if index_keys is None else mask,
                 position_ids=torch.full((len(ids), 1), position, device=device),
                 past_key_values=newest,
                 use_cache=True,
                 logits_to_keep=1,
-            )
-        logits = found.logits[:, -1].float()
-        return logits[0] if isinstance(token, int) else logits
+            ).logits[:, -1]
+        return found[0].float() if isinstance(token, int) else found.float()
 
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attend)
@@ -287,6 +276,21 @@ def installed(
         if foresight is not None:
             foresight.close()
         model.set_attn_implementation(before)
+
+
+def _of_sessions(
+    attention: SessionsAttention, module: Any, query: Any, given: tuple[Any, Any], scaling: float
+) -> Any:
+    """What `attention` finds for each session, as the library has it, `[sessions, 1, heads,
+    dim]`, from what the model gives: queries and newest K and V, `[sessions, heads, 1, dim]`."""
+    import torch
+
+    queries = [_asked(module, one, scaling) for one in query[:, :, -1]]
+    each = zip(*(one.split(1) for one in given), strict=True)
+    entries = [entries_of(k, v, is_latent(module))[:, :, -1] for k, v in each]
+    found = attention.attend_together(module.layer_idx, queries, entries)
+    back = torch.stack([_brought_back(module, one) for one in found])
+    return back.to(query.dtype)[:, None]
 
 
 def entries_of(keys: Any, values: Any, latent: bool) -> Any:

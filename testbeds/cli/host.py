@@ -128,6 +128,16 @@ OutOption = Annotated[
 ]
 
 
+SessionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--sessions",
+        help="sessions that decode, 1 to 64; default: 4; with --model 1, or each a part of the "
+        "text",
+    ),
+]
+
+
 @host.command()
 def run(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
@@ -141,14 +151,7 @@ def run(
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[
-        int | None,
-        typer.Option(
-            "--sessions",
-            help="sessions that decode, 1 to 64; default: 4; with --model 1, or each a part of "
-            "the text",
-        ),
-    ] = None,
+    sessions: SessionsOption = None,
     context_tokens: ContextOption = None,
     steps: StepsOption = None,
     seed: SeedOption = 1,
@@ -188,6 +191,7 @@ def run(
         given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     given |= {"index_keys": index_keys.value, "checkpoint_blocks": checkpoint_blocks}
+    given |= {"sessions": 1 if sessions is None else sessions, "traffic": traffic}
     run_model(
         link,
         out,
@@ -203,8 +207,6 @@ def run(
         rope=rope,
         predict=predict,
         ahead=ahead.value,
-        traffic=traffic,
-        sessions=1 if sessions is None else sessions,
         **given,
     )
 

@@ -23,11 +23,9 @@ def decode(
     runs: Sequence[TextRun], select_blocks: int, followings: Sequence[list[int]], arm: str = ""
 ) -> ModelPass:
     """One selection over the whole text of each, in one batch: figures are of all of them.
-    `followings`: the tokens behind each context, not read where the model chooses. `arm`: what the
-    daemon prefetches by, of one session."""
+    `followings`: the tokens behind each context. `arm`: what the daemon prefetches by."""
     first = runs[0]
-    options, geometry = first.options, first.geometry
-    own = first.loaded.shape.chooses_itself
+    options, geometry, own = first.options, first.geometry, first.loaded.shape.chooses_itself
     chosen = blocks_chosen(select_blocks, first.loaded.shape, geometry, first.length)
     before, guesses_before = Ledger.of(first.control.ledger()), _guesses(first)
     counted = device_counters(first.link)
@@ -79,9 +77,7 @@ def decode(
         positions=positions,
         predicted=attention.predicted.agreement(),
         guesses=guesses,
-        guesses_used=guessed["used"],
-        guesses_late=guessed["late"],
-        guesses_unused=guessed["unused"],
+        **{f"guesses_{fate}": guessed[fate] for fate in ("used", "late", "unused")},
         traffic=float(share(blocks_read, foretold.reference_reads)) if guessed_at else None,
         worth=foretold.worth if guessed_at else None,
         curve=foretold.curve() if guessed_at else [],

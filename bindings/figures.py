@@ -83,6 +83,7 @@ class StorageStats(msgspec.Struct, kw_only=True, frozen=True):
     errors: int = 0
     busy: int = 0
     in_flight: int = 0
+    handles: int = 0
     emulation_late: int = 0
     emulation_late_ns_max: int = 0
     emulation_late_ns_sum: int = 0

@@ -234,6 +234,7 @@ class StorageConfig:
     huge: bool = True
     timeout_ns: int = 0
     discard: bool = False
+    handles_min: int = 0
     nvme: dict[str, int] = field(default_factory=dict)
     seed: int = 0
     faults: Faults = Faults()
@@ -246,14 +247,8 @@ class StorageConfig:
         config: Any = ffi.new("struct ofs_storage_config *")
         config.backend, config.path = self.backend.encode(), self.path.encode()
         config.inner = self.inner.encode()
-        for name in (
-            "size_bytes",
-            "queue_depth_max",
-            "lba_size_bytes",
-            "thread_count",
-            "seed",
-            "timeout_ns",
-        ):
+        counts = "queue_depth_max lba_size_bytes thread_count seed timeout_ns handles_min"
+        for name in ("size_bytes", *counts.split()):
             setattr(config, name, getattr(self, name))
         config.huge = lib.OFS_DMA_HUGE_AUTO if self.huge else lib.OFS_DMA_HUGE_OFF
         config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)

@@ -190,6 +190,14 @@ def _check_tenants(config: Config, where: str) -> None:
     names = [tenant.name for tenant in config.tenants]
     if not names:
         raise BadInput("no tenant", where, "add a [[tenant]], or remove the empty list")
+    handles = 1 + len(names)
+    if 0 < config.storage.handles_min < handles:
+        raise BadInput(
+            f"{len(names)} tenants need {handles} placement handles, one of them for headers",
+            where,
+            f"raise storage.handles_min, {config.storage.handles_min}, or leave it out: "
+            "then tenants share handles",
+        )
     for tenant in config.tenants:
         which = f"{where}: [[tenant]] {tenant.name!r}"
         if not NAME.fullmatch(tenant.name) or tenant.name == OPERATOR:

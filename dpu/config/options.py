@@ -183,6 +183,12 @@ class Storage(Settings, frozen=True):
     discard: Annotated[
         bool, about("spdk: give a freed segment's blocks back to the drive (dataset management)")
     ] = True
+    handles_min: Annotated[
+        int,
+        within(
+            0, 255, "placement handles that the drive must have; 0: any, it is written with those"
+        ),
+    ] = 0
     io_timeout_ns: Annotated[
         Time, within(1_000_000, 10**12, "an I/O that takes longer has failed")
     ] = 5_000_000_000

@@ -180,6 +180,7 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.timeout_ns = storage.io_timeout_ns
     # A target of ours keeps the blocks in a file, whose room was reserved: it stays so.
     filled.discard = storage.discard and not storage.target
+    filled.handles_min = storage.handles_min
     filled.huge = names("enum ofs_dma_huge", "OFS_DMA_HUGE_").index(config.memory.huge)
     filled.queue_depth_max, filled.thread_count = storage.queue_depth, storage.threads
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed

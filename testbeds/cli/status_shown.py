@@ -155,6 +155,8 @@ def _store(status: DaemonStatus) -> str:
         f"{status.storage}, {format_size(store.bytes_live)} in {format_count(store.blocks)} blocks",
         f"{format_share(full)} of the segments in use",
     ]
+    if status.device.storage.handles:
+        parts.append(f"{status.device.storage.handles} placement handles")
     if status.device.dirty_blocks:
         parts.append(f"{format_count(status.device.dirty_blocks)} blocks only in memory")
     if status.move.state != "none":

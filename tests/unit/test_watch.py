@@ -79,6 +79,13 @@ def test_ten_lines_of_a_daemon_that_did_nothing_yet() -> None:
     assert shown["policy"] == "prefetchers window,ema, eviction score"
 
 
+def test_placement_handles_in_use_are_said() -> None:
+    """Those of a drive that has some."""
+    storage = msgspec.structs.replace(STATUS.device.storage, handles=4)
+    shown = lines(reading(status=device(storage=storage)))["store"]
+    assert shown.endswith("; 4 placement handles")
+
+
 def test_demands_and_prefetches_are_of_the_ledger() -> None:
     fates = [[0] * len(FATES) for _ in CAUSES]
     for cause in ("window", "pattern"):

@@ -41,7 +41,7 @@ enum ofs_storage_op {
 
 struct ofs_pace; /* pace.h */
 
-#define OFS_STORAGE_VERSION 2
+#define OFS_STORAGE_VERSION 3
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
@@ -74,6 +74,7 @@ struct ofs_storage_config {
 	uint32_t huge;               /* spdk: enum ofs_dma_huge, of the memory it takes for itself */
 	uint64_t timeout_ns;         /* spdk: an I/O this old is taken from the device; 0: never */
 	uint32_t discard;            /* spdk, sim: take discards, where the drive can */
+	uint32_t handles_min;        /* placement handles that the device must have */
 	uint32_t busy_spin;          /* emulated: 1 = the polling thread spins or sleeps no longer
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
 	struct ofs_nvme_params nvme; /* emulated, sim */
@@ -98,6 +99,7 @@ struct ofs_storage_stats {
 	uint64_t errors;
 	uint64_t busy;
 	uint64_t in_flight;
+	uint64_t handles; /* no count: groups of writes that the device keeps apart; 0: none */
 	/* emulated: I/Os handed out later than 105 % of the model's time (at least 1 us late),
 	 * the latest, and the lateness of all I/Os together. An emulated figure is valid only where
 	 * these are small. */
@@ -166,9 +168,8 @@ struct ofs_storage {
 	uint64_t size_bytes;
 	uint32_t lba_size_bytes;
 	uint32_t queue_depth_max;
-	uint32_t direct;    /* what is in use, not what was asked for */
-	uint32_t discards;  /* OFS_STORAGE_DISCARD is supported */
-	uint32_t lifetimes; /* groups of writes the device keeps apart; 0: none */
+	uint32_t direct;   /* what is in use, not what was asked for */
+	uint32_t discards; /* OFS_STORAGE_DISCARD is supported */
 	/* uring: system calls that gave an idle drive something to do. A virtual drive is woken by them,
 	 * which takes ten times what reads cost that join others. */
 	uint64_t starts;

@@ -401,6 +401,37 @@ try_bench(void)
 	ofs_dma_free(&memory);
 }
 
+/* A device must have the placement handles that it is asked for, or it is closed again. */
+static void
+try_handles(const char *path)
+{
+	static const char *const sides[] = {"posix", "io_uring", "auto", "sim"};
+	struct ofs_clock clock;
+
+	ofs_clock_init_sim(&clock, 0);
+	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++) {
+		struct ofs_storage_config config = config_of(sides[i], "", path, 0);
+		struct ofs_storage *storage;
+		char error[512] = "";
+		int has = strcmp(sides[i], "sim") == 0 ? 3 : 0;
+
+		if (has)
+			config.path[0] = 0;
+		config.nvme.handle_count = 3;
+		config.handles_min = 3;
+		if (ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) == 0) {
+			assert(has && storage->stats.handles == 3);
+			ofs_storage_close(storage);
+			config.handles_min = 4;
+			assert(ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) == -ENOTSUP);
+		}
+		assert(storage == NULL);
+		if (strstr(error, "io_uring;") == NULL) /* this machine has it */
+			assert(
+				strstr(error, has ? "3 placement handles, not 4" : "0 placement handles, not 3"));
+	}
+}
+
 /* A start is a system call that finds nothing in the kernel: one for a lone read, with the poll
  * that passes it on, and one for four that are submitted together. */
 static void
@@ -455,6 +486,7 @@ main(void)
 	try_side("emulated", "io_uring", path, 1);
 	try_side("sim", "", "", 0);
 	try_side("skeleton", "", "", 0);
+	try_handles(path);
 	try_ends(path);
 	try_durable("posix", path);
 	try_durable("io_uring", path);

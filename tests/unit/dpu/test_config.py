@@ -147,6 +147,17 @@ def test_a_floor_is_within_its_cap_and_what_an_emulated_drive_reads(
         change_tenant(Tenant(bandwidth_bytes_per_s=1000), {"floor": "2KB/s"}, "tenant.a")
 
 
+def test_streams_need_a_handle_each(tmp_path: Path) -> None:
+    """Are fewer handles than tenants refused in one line, the one for headers among them, and asked
+    for only where it is set?"""
+    text = "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'"
+    for enough in ("0", "3"):
+        derive(load(write(tmp_path, text), PATH | {"storage.handles_min": enough}, {}))
+    with pytest.raises(BadInput, match=r"2 tenants need 3 placement handles.*, 2, or") as one:
+        derive(load(write(tmp_path, text), PATH | {"storage.handles_min": "2"}, {}))
+    assert "\n" not in str(one.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

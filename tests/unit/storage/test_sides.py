@@ -80,7 +80,7 @@ def test_a_broken_package_is_named(install: Install, code: str, said: str) -> No
     ("name", "version", "error", "said"),
     [
         (b"acme", 1, Incompatible, "another version of storage.h; build it again"),
-        (b"posix", 2, BadInput, "another storage has this name"),
+        (b"posix", 3, BadInput, "another storage has this name"),
     ],
 )
 def test_a_table_that_cannot_be_added(

@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -172,4 +173,25 @@ ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_conf
 		return rc;
 	}
 	return fd;
+}
+
+uint32_t
+ofs_storage_file_handles(const struct ofs_storage *storage, int fd)
+{
+	struct stat status;
+	char path[64];
+	unsigned int count = 0;
+	FILE *file;
+
+	if (!storage->direct || fstat(fd, &status) != 0 || !S_ISBLK(status.st_mode))
+		return 0;
+	snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/queue/max_write_streams",
+		major(status.st_rdev), minor(status.st_rdev));
+	file = fopen(path, "re");
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, "%u", &count) != 1 || count < 2)
+		count = 0;
+	fclose(file);
+	return count < UINT8_MAX ? count : UINT8_MAX;
 }

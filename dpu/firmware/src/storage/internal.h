@@ -25,6 +25,11 @@ void ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops 
  * file descriptor or -errno. */
 int ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_config *config);
 
+/* Placement handles that writes to the file behind `fd` may name: streams 1 to that many of the
+ * kernel, the first of them handle 0. 0 of a file, a partition, a drive without, before Linux 6.16,
+ * and through the page cache. */
+uint32_t ofs_storage_file_handles(const struct ofs_storage *storage, int fd);
+
 /* Anonymous memory for a back end without a file: zeros, allocated by page when touched. */
 int ofs_storage_memory_open(uint8_t **out, uint64_t size_bytes);
 void ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes);

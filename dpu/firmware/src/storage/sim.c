@@ -213,7 +213,7 @@ sim_write(const struct sim_storage *sim, const struct ofs_io *io)
 		return OFS_NVME_DISCARD;
 	if (io->op != OFS_STORAGE_WRITE)
 		return 0;
-	return 1 + (int)ofs_storage_handle(io->lifetime, sim->base.lifetimes);
+	return 1 + (int)ofs_storage_handle(io->lifetime, (uint32_t)sim->base.stats.handles);
 }
 
 static int
@@ -396,7 +396,7 @@ sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, stru
 		return -ENOMEM;
 	ofs_storage_init(&sim->base, &ofs_storage_ops_sim, config, clock);
 	sim->base.discards = config->discard;
-	sim->base.lifetimes = config->nvme.handle_count < 2 ? 0 : config->nvme.handle_count;
+	sim->base.stats.handles = config->nvme.handle_count < 2 ? 0 : config->nvme.handle_count;
 	sim->config = *config;
 	sim->hung_first = OFS_NONE;
 	rc = sim_open_parts(sim);

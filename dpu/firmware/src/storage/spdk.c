@@ -198,7 +198,7 @@ measure(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 		if (drive->transfer_max_bytes < spdk->piece_bytes)
 			spdk->piece_bytes = drive->transfer_max_bytes;
 		base->discards = base->discards && drive->discards;
-		base->lifetimes = drive->handle_count < 2 ? 0 : drive->handle_count;
+		base->stats.handles = drive->handle_count < 2 ? 0 : drive->handle_count;
 		bounces |= drive->id.trtype != SPDK_NVME_TRANSPORT_TCP;
 		ofs_spdk_chunks_give(spdk, i);
 		atomic_store(&spdk->link->drives[i].state, SPDK_UP);

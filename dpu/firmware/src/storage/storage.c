@@ -127,6 +127,26 @@ explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *c
 		config->path[0] != 0 ? " on " : "", config->path, strerror(-rc), fix);
 }
 
+/* A drive with fewer placement handles than it must have is closed again. */
+static int
+check_handles(struct ofs_storage **out, const struct ofs_storage_config *config, char *error,
+	size_t error_size_bytes)
+{
+	uint32_t count = (uint32_t)(*out)->stats.handles;
+
+	if (count >= config->handles_min)
+		return 0;
+	if (error != NULL)
+		snprintf(error, error_size_bytes,
+			"storage %s on %s: writes can name %u placement handles, not %u; lower "
+			"storage.handles_min, or give a whole drive with flexible data placement: io_uring "
+			"reaches its handles from Linux 6.16 on, spdk on any",
+			ofs_storage_name(*out), config->path, count, config->handles_min);
+	ofs_storage_close(*out);
+	*out = NULL;
+	return -ENOTSUP;
+}
+
 static int
 open_auto(struct ofs_storage **out, const struct ofs_storage_config *config,
 	struct ofs_clock *clock)
@@ -159,7 +179,7 @@ ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *conf
 	if (fault == NULL && strcmp(config->backend, "auto") == 0) {
 		rc = open_auto(out, config, clock);
 		explain(error, error_size_bytes, config, "auto", rc);
-		return rc;
+		return rc != 0 ? rc : check_handles(out, config, error, error_size_bytes);
 	}
 	ops = fault == NULL ? find_side(config->backend) : NULL;
 	if (fault == NULL && ops == NULL)
@@ -171,7 +191,7 @@ ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *conf
 	}
 	rc = ops->open(out, config, clock);
 	explain(error, error_size_bytes, config, config->backend, rc);
-	return rc;
+	return rc != 0 ? rc : check_handles(out, config, error, error_size_bytes);
 }
 
 void

@@ -8,14 +8,17 @@
  * issuer is the thread that enables it, not the one that opened it. With deferred task work the
  * kernel completes nothing until that thread polls, and a flag of the ring says that completions
  * wait: an idle poll makes no system call. Unregistered memory works through the plain opcodes. A
- * short transfer is continued, EAGAIN and EINTR are retried, both a bounded number of times.
+ * short transfer is continued, EAGAIN and EINTR are retried, both a bounded number of times. A
+ * write names the stream of its placement handle, which the kernel passes on to a drive that has
+ * some.
  */
 #include "internal.h"
 
 #ifdef OFS_HAVE_URING
 
+#include "uring.h"
+
 #include <assert.h>
-#include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -24,7 +27,6 @@
 #include <unistd.h>
 
 enum {
-	URING_PIECES_MAX = 256,
 	URING_RETRIES_MAX = 1000,
 	URING_BATCH_MAX = 64,
 	URING_WAITING_MAX = 2, /* fewer entries than this wait for the next poll */
@@ -32,65 +34,13 @@ enum {
 	URING_CLOSE_WAIT_MS = 5000,
 };
 
-#define URING_PIECE_SIZE_BYTES (1ull << 30) /* the kernel's limit for one registered buffer */
-
-struct uring_slot {
-	struct ofs_io io;
-	uint32_t moved_bytes;
-	uint32_t retries;
-};
-
-/* A registered range; piece i of it is fixed buffer piece_first + i. */
-struct uring_region {
-	uintptr_t base;
-	uint64_t size_bytes;
-	uint32_t piece_first;
-};
-
-struct uring {
-	struct ofs_storage base;
-	struct io_uring ring;
-	int ring_open;
-	int enabled;
-	int closing;
-	int sparse; /* the kernel's buffer table can be changed: 5.19 */
-	int fd;
-	int event_fd;
-	uint32_t harvested; /* completions since event_fd was last cleared */
-	uint32_t idle_polls;
-	struct uring_slot *slots;
-	uint32_t *free_slots;
-	uint32_t free_count;
-	struct uring_region regions[URING_PIECES_MAX]; /* each has at least one piece */
-	uint32_t region_count;
-	uint8_t piece_used[URING_PIECES_MAX];
-	uint32_t unregistered; /* ranges that could not be registered */
-};
-
-static uint32_t
-uring_piece_count(uint64_t size_bytes)
-{
-	return (uint32_t)((size_bytes + URING_PIECE_SIZE_BYTES - 1) / URING_PIECE_SIZE_BYTES);
-}
-
-/* Index of the fixed buffer that contains the whole range, or -1. */
+/* A write's stream (`write_stream`, which older headers have under this name), 0: none. */
 static int
-uring_piece(const struct uring *uring, const uint8_t *buffer, uint32_t size_bytes)
+uring_stream(const struct uring *uring, uint32_t lifetime)
 {
-	uintptr_t address = (uintptr_t)buffer;
+	uint32_t count = (uint32_t)uring->base.stats.handles;
 
-	for (uint32_t i = 0; i < uring->region_count; i++) {
-		const struct uring_region *region = &uring->regions[i];
-		uint64_t at = address - region->base;
-
-		if (address < region->base || at >= region->size_bytes
-			|| size_bytes > region->size_bytes - at)
-			continue;
-		if (at / URING_PIECE_SIZE_BYTES != (at + size_bytes - 1) / URING_PIECE_SIZE_BYTES)
-			return -1;
-		return (int)(region->piece_first + at / URING_PIECE_SIZE_BYTES);
-	}
-	return -1;
+	return count == 0 ? 0 : 1 + (int)ofs_storage_handle(lifetime, count);
 }
 
 static void
@@ -107,7 +57,7 @@ uring_prepare(struct uring *uring, uint32_t slot_index)
 	if (slot->io.op == OFS_STORAGE_SYNC) {
 		io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
 	} else {
-		piece = uring_piece(uring, buffer, size_bytes);
+		piece = ofs_uring_piece(uring, buffer, size_bytes);
 		if (slot->io.op == OFS_STORAGE_READ && piece >= 0)
 			io_uring_prep_read_fixed(sqe, 0, buffer, size_bytes, offset, piece);
 		else if (slot->io.op == OFS_STORAGE_READ)
@@ -116,8 +66,10 @@ uring_prepare(struct uring *uring, uint32_t slot_index)
 			io_uring_prep_write_fixed(sqe, 0, buffer, size_bytes, offset, piece);
 		else
 			io_uring_prep_write(sqe, 0, buffer, size_bytes, offset);
-		if (slot->io.op == OFS_STORAGE_WRITE && (slot->io.flags & OFS_STORAGE_DURABLE))
-			sqe->rw_flags = RWF_DSYNC;
+		if (slot->io.op == OFS_STORAGE_WRITE) {
+			sqe->rw_flags = slot->io.flags & OFS_STORAGE_DURABLE ? RWF_DSYNC : 0;
+			sqe->splice_fd_in = uring_stream(uring, slot->io.lifetime);
+		}
 	}
 	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE); /* entry 0 of the file table */
 	io_uring_sqe_set_data64(sqe, slot_index);
@@ -248,100 +200,6 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	return count;
 }
 
-/* Points entries [first, first + count) of the kernel's buffer table at `pieces`. */
-static int
-uring_update_pieces(struct uring *uring, uint32_t first, const struct iovec *pieces, uint32_t count)
-{
-	int rc;
-
-	if (!uring->sparse)
-		return -ENOTSUP;
-	rc = io_uring_register_buffers_update_tag(&uring->ring, first, pieces, NULL, count);
-	return rc < 0 ? rc : 0;
-}
-
-/* First fit; the table is small and regions come and go with hosts. -1 when there is no room. */
-static int
-uring_find_room(const struct uring *uring, uint32_t count)
-{
-	uint32_t run = 0;
-
-	for (uint32_t i = 0; i < URING_PIECES_MAX; i++) {
-		run = uring->piece_used[i] ? 0 : run + 1;
-		if (run >= count)
-			return (int)(i + 1 - count);
-	}
-	return -1;
-}
-
-static int
-uring_drop_region(struct uring *uring, uint32_t at)
-{
-	static const struct iovec nothing[URING_PIECES_MAX];
-	struct uring_region region = uring->regions[at];
-	uint32_t count = uring_piece_count(region.size_bytes);
-
-	uring->regions[at] = uring->regions[--uring->region_count];
-	memset(&uring->piece_used[region.piece_first], 0, count);
-	return uring_update_pieces(uring, region.piece_first, nothing, count);
-}
-
-/* A fixed buffer stays bound to its pages, not to its address: a range that is registered again, or
- * whose mapping was replaced, must not use the old pages. */
-static int
-uring_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
-{
-	struct uring *uring = (struct uring *)storage;
-	uintptr_t begin = (uintptr_t)base;
-	uint32_t i = 0;
-	int rc = 0;
-
-	while (i < uring->region_count) {
-		const struct uring_region *region = &uring->regions[i];
-
-		if (region->base < begin + size_bytes && begin < region->base + region->size_bytes)
-			rc = uring_drop_region(uring, i);
-		else
-			i++;
-	}
-	return rc;
-}
-
-static int
-uring_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
-{
-	struct uring *uring = (struct uring *)storage;
-	struct iovec pieces[URING_PIECES_MAX];
-	uint32_t count = uring_piece_count(size_bytes);
-	int first;
-	int rc;
-
-	if (base == NULL || size_bytes == 0)
-		return -EINVAL;
-	(void)uring_unregister_memory(storage, base, size_bytes);
-	first = uring_find_room(uring, count);
-	for (uint32_t i = 0; i < count && first >= 0; i++) {
-		uint64_t at = i * URING_PIECE_SIZE_BYTES;
-		uint64_t left = size_bytes - at;
-
-		pieces[i].iov_base = (uint8_t *)base + at;
-		pieces[i].iov_len = left < URING_PIECE_SIZE_BYTES ? left : URING_PIECE_SIZE_BYTES;
-	}
-	rc = first >= 0 ? uring_update_pieces(uring, (uint32_t)first, pieces, count) : -ENOBUFS;
-	if (rc != 0) {
-		if (!uring->unregistered++)
-			ofs_storage_warn(storage,
-				"memory is not registered (%s): plain reads "
-				"instead; see RLIMIT_MEMLOCK",
-				strerror(-rc));
-		return 0;
-	}
-	memset(&uring->piece_used[first], 1, count);
-	uring->regions[uring->region_count++] =
-		(struct uring_region){(uintptr_t)base, size_bytes, (uint32_t)first};
-	return 0;
-}
-
 /* The best set of flags this kernel takes: 6.1, 6.0, 5.19, before. */
 static int
 uring_open_ring(struct uring *uring, uint32_t depth)
@@ -412,6 +270,7 @@ uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
 	uring->fd = ofs_storage_file_open(&uring->base, config);
 	if (uring->fd < 0)
 		return uring->fd;
+	uring->base.stats.handles = ofs_storage_file_handles(&uring->base, uring->fd);
 	rc = io_uring_register_files(&uring->ring, &uring->fd, 1);
 	if (rc != 0)
 		return rc;
@@ -469,8 +328,8 @@ const struct ofs_storage_ops ofs_storage_ops_uring = {
 	.name = "io_uring",
 	.open = uring_open,
 	.close = uring_close,
-	.register_memory = uring_register_memory,
-	.unregister_memory = uring_unregister_memory,
+	.register_memory = ofs_uring_register_memory,
+	.unregister_memory = ofs_uring_unregister_memory,
 	.submit = uring_submit,
 	.poll = uring_poll,
 	.wait_fd = uring_wait_fd,

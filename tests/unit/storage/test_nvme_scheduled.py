@@ -173,7 +173,7 @@ def test_each_age_of_a_block_adds_a_read() -> None:
     """Up to the largest number of reads; of a page that is not written none."""
     day = 86400 * 10**12
     aging = BLOCKS | {"retry_age_ps": day, "retry_factor": 3}
-    for age_ps, reads in ((day - 1, 1), (day, 2), (2 * day - 1, 2), (2 * day, 3), (9 * day, 3)):
+    for age_ps, reads in ((day - 1, 1), (day, 2), (2 * day - 1, 2), (2 * day, 3), (3 * day, 3)):
         assert read_after(aging, age_ps, write=(0,)) == reads * READ
         assert read_after(aging, age_ps, write=()) == READ
         assert read_after(BLOCKS, age_ps, write=(0,)) == READ

@@ -1,4 +1,4 @@
-"""What vLLM's subscribers are told of the tier: blocks that it has, and blocks that it lost.
+"""Events for vLLM's subscribers: blocks that the tier has, and blocks that it lost.
 
 A unit's event waits until all of its objects are stored. Owned by the scheduler's thread.
 """

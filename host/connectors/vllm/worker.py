@@ -80,7 +80,7 @@ class Worker:
         return over, lost
 
     def failed(self) -> set[int]:
-        """Blocks that vLLM has to compute; none where it is told of requests."""
+        """Blocks that vLLM has to compute; none where `landed` names requests."""
         failed = set().union(*(one.failed() for one in self.copies))
         return set() if self._groups.whole else failed
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vllm_stand_ins import request
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
@@ -45,22 +46,8 @@ class Store:
         self.released += keys
 
 
-def request(tokens: list[int]) -> Any:
-    return SimpleNamespace(
-        request_id="r",
-        all_token_ids=tokens,
-        num_tokens=len(tokens),
-        max_tokens=4,
-        mm_features=[],
-        prompt_embeds=None,
-        lora_request=None,
-        cache_salt=None,
-        block_hashes=[b"h%d" % i for i in range(len(tokens) // 4)],
-    )
-
-
 def units(tokens: list[int]) -> list[bytes]:
-    return chain(tokens, BOTH.unit, salt_of(request([])))
+    return chain(tokens, BOTH.unit, salt_of(request("r", [])))
 
 
 def test_units_and_objects() -> None:
@@ -112,7 +99,7 @@ def test_a_hit_needs_the_windows_last_blocks_alone() -> None:
     store.stored = {one.key: one.size for one in BOTH.objects(keys)}
     for place in (0, 1):
         del store.stored[BOTH.keys(1, keys)[place]]
-    plans, one = Plans(store, BOTH), request(tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, BOTH), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     assert store.asked["exists"] == BOTH.keys(1, keys)[:3], "not likely to be needed"
     assert plans.match(one, 0) == 32 and plans.is_apart(one)
@@ -134,7 +121,7 @@ def test_what_vllm_has_is_not_loaded() -> None:
     store, tokens = Store(), list(range(33))
     keys = units(tokens)
     store.stored = {one.key: one.size for one in BOTH.objects(keys)}
-    plans, one = Plans(store, BOTH), request(tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, BOTH), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     assert plans.match(one, 16) == 16
     plans.load(one, [list(range(10, 18)), [0, 0, 0, 20]], 16)
@@ -145,7 +132,7 @@ def test_what_vllm_has_is_not_loaded() -> None:
 def test_saves_leave_out_what_a_window_has_forgotten() -> None:
     """A step saves whole units, each group under its own keys, and no block that vLLM gave away. An
     event comes when all objects of a unit are stored, by the hash of its end."""
-    store, one = Store(), request(list(range(33)))
+    store, one = Store(), request("r", list(range(33)))
     plans = Plans(store, BOTH, events=True, hash_tokens=4)  # type: ignore[arg-type]
     plans.arrive(one)
     step = plans.plan({"r": 31}, lambda _: [list(range(1, 9)), [0, 20, 21, 22]])
@@ -164,7 +151,7 @@ def test_a_request_whose_load_failed_is_computed_and_saved_again() -> None:
     store, tokens = Store(), list(range(33))
     keys = units(tokens)
     store.stored = {one.key: one.size for one in BOTH.objects(keys)}
-    plans, one = Plans(store, BOTH), request(tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, BOTH), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     assert plans.match(one, 0) == 32
     plans.fail_whole("r")
@@ -248,7 +235,7 @@ def test_time_of_a_load_is_learned_when_all_groups_have_it() -> None:
     """Two groups load for a request: its time is known with the second one."""
     store, tokens = Store(), list(range(33))
     store.stored = {one.key: one.size for one in BOTH.objects(units(tokens))}
-    plans, one = Plans(store, BOTH), request(tokens)  # type: ignore[arg-type]
+    plans, one = Plans(store, BOTH), request("r", tokens)  # type: ignore[arg-type]
     plans.arrive(one)
     assert plans.match(one, 0) == 32
     plans.load(one, [list(range(10, 18)), [0, 0, 0, 20]], 32)

@@ -37,14 +37,16 @@ def scheduler_side(llm: Any) -> Any:
 
 
 def object_of(llm: Any, place: int, tokens: list[int]) -> Any:
-    """The object of a unit of these tokens, of the last group of layers and the last worker."""
+    """The object of a unit of these tokens, of the last worker, and of a group with a window where
+    one has one."""
     from types import SimpleNamespace
 
     from offstage.host.connectors.vllm.keys import chain, salt_of
 
     plain, groups = SimpleNamespace(cache_salt=None, lora_request=None), scheduler_side(llm)._groups
     keys = chain(tokens, groups.unit, salt_of(plain))
-    return groups.objects(keys[place : place + 1])[-1]
+    found, each = groups.objects(keys[place : place + 1]), list(groups)
+    return ([one for one in found if each[one.group].window] or found)[-1]
 
 
 def truncate(llm: Any, place: int, tokens: list[int]) -> None:

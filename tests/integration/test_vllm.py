@@ -176,23 +176,6 @@ def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path)
 
 @pytest.mark.engine
 @pytest.mark.timeout(900)
-def test_other_numbers_of_workers_share_nothing(python: Path, model: Path, tmp_path: Path) -> None:
-    """One worker's objects are misses to two, and theirs to one; each finds its own again. The
-    tokens are always the same."""
-    prompts, two = [prompt(n) for n in range(2)], {"tensor_parallel_size": 2}
-    with daemon(tmp_path, **SIZES | {"limits__ports": "16"}) as tier:
-        expected: list[list[int]] = []
-        for reused, more in ((0, None), (0, two), (FULL, None), (FULL, two)):
-            with engine(python, model, tmp_path, tier, more) as one:
-                found = one.ask(*prompts)
-                expected = expected or found["tokens"]
-                assert found == {"tokens": expected, "reused": [reused] * 2}
-                for each in prompts:
-                    until(lambda each=each: bool(one.ask(each, read=FULL // BLOCK - 1) == "done"))
-
-
-@pytest.mark.engine
-@pytest.mark.timeout(900)
 def test_failures_pollute_nothing_and_all_is_told(
     python: Path, model: Path, tmp_path: Path
 ) -> None:

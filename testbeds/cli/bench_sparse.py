@@ -83,6 +83,7 @@ def sparse(
     Then a whole model decodes in virtual time with more sessions, until tokens wait for --waits.
     """
     from offstage import __version__
+    from offstage.asic_model.parameters import read_preset
     from offstage.testbeds.bench.sparse.sweep import Axes, bench_sparse
     from offstage.testbeds.bench.sparse.virtual import Setting
     from offstage.testbeds.plan.question import parse_tokens
@@ -91,6 +92,10 @@ def sparse(
     if not work.is_dir():
         raise BadInput("is no folder", str(work), "give --work an existing one")
     live = () if storages == NONE else _names(storages)
+    if not live and model == NONE:
+        raise BadInput("nothing to run", "bench sparse", "give a --storage or a --model")
+    if read_preset(device).cores is None:
+        raise BadInput("a chip has no core", f"--device {device}", "give a DPU, such as bluefield3")
     base = Setting(
         model="llama-3-70b" if model == NONE else model,
         context_tokens=131_072,

@@ -87,6 +87,8 @@ def test_a_live_row_stands_beside_the_laboratorys(
         ("--waits 100", "--waits: tokens that wait 100 % of their time"),
         ("--storage floppy", "floppy"),
         ("--device abacus", "abacus"),
+        ("--device asic_7nm", "--device asic_7nm: a chip has no core"),
+        ("--storage none --model none", "nothing to run"),
         ("--model nobody", "nobody"),
         ("--work /no/folder", "/no/folder: is no folder"),
     ],

@@ -16,7 +16,7 @@ with a large share is this machine's, not the drive's.
 
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -39,16 +39,19 @@ from offstage.bindings.storage import (
 )
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
+from offstage.bindings.units import format_size
 from offstage.testbeds.beds.said import ask
 from offstage.testbeds.bench.storage_result import (
     BLOCK_BYTES,
     CASES,
+    ENTRY_CASES,
     GRANULE_CASES,
     GRANULES,
     Case,
     CaseFigures,
     Cited,
     Drive,
+    EntryFigures,
     GranuleDrive,
     GranuleFigures,
     Granules,
@@ -62,6 +65,7 @@ __all__ = ["bench_storage"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILE_SIZE_BYTES = 2 * GIB
+SECTOR_BYTES = 512
 FILL_BLOCK_BYTES = MIB
 EMULATED_SIZE_BYTES = 256 * MIB
 FIO_TIMEOUT_S = 300
@@ -80,11 +84,13 @@ def bench_storage(
     seed: int = 1,
     scale: float = 1.0,
     file_size_bytes: int = FILE_SIZE_BYTES,
+    entries_only: bool = False,
     say: Say = lambda line: None,
 ) -> StorageResult:
     """Cases against fio on `path`, and the emulated presets. A path that does not exist is
     created with `file_size_bytes` (whole 8 MiB), filled and removed; one that exists is only
-    read. `scale` shrinks the number of reads for a quick look. Raises BadInput if fio or
+    read. `scale` shrinks the number of reads for a quick look. `entries_only`: leave out all but
+    single entries. Raises BadInput if fio or
     O_DIRECT is missing."""
     if shutil.which("fio") is None:
         raise BadInput("fio is not installed", "bench storage", "apt-get install fio")
@@ -105,23 +111,26 @@ def bench_storage(
             say(f"filling {file}")
             _fill(file, file_size_bytes, seed)
         with _huge_pages():
-            cases, notes = _cases(file, rounds, seed, scale, say)
-            granules = _granules(file, rounds, seed, scale, say)
+            cases, notes = _cases(file, () if entries_only else CASES, rounds, seed, scale, say)
+            granules = Granules() if entries_only else _granules(file, rounds, seed, scale, say)
+        entries, more = _entries(file, rounds, seed, scale, say)
         version = _fio_version()
     finally:
         if created:
             file.unlink(missing_ok=True)
-    emulated = [_emulated(nvme_preset(name), seed, scale, say) for name in _emulated_drives()]
+    drives = [] if entries_only else _emulated_drives()
+    emulated = [_emulated(nvme_preset(name), seed, scale, say) for name in drives]
     return StorageResult(
         cases=cases,
-        notes=notes,
+        notes=[*notes, *more],
         emulated=emulated,
         granules=granules,
+        entries=entries,
         reference=f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1, iomem shared",
         path=str(file),
         rounds=rounds,
         seed=seed,
-        rows=[row for one in cases for row in rows_of(one)]
+        rows=[row for one in [*cases, *entries] for row in rows_of(one)]
         + [row for one in emulated for row in rows_of_drive(one)],
     )
 
@@ -155,13 +164,13 @@ def _fio_version() -> str:
     return ask(["fio", "--version"], "bench storage", "run fio", FIO_TIMEOUT_S)[0].decode().strip()
 
 
-def _open(file: Path, queue_depth: int, size_bytes: int = 0) -> Storage:
+def _open(file: Path, queue_depth: int, size_bytes: int = 0, lba_bytes: int = 4 * KIB) -> Storage:
     config = StorageConfig(
         "io_uring",
         str(file),
         size_bytes=size_bytes,
         queue_depth_max=queue_depth,
-        lba_size_bytes=4 * KIB,
+        lba_size_bytes=lba_bytes,
         direct=True,
     )
     storage = Storage(config)
@@ -217,12 +226,12 @@ def _huge_pages() -> Iterator[None]:
 
 
 def _cases(
-    file: Path, rounds: int, seed: int, scale: float, say: Say
+    file: Path, each: Sequence[Case], rounds: int, seed: int, scale: float, say: Say
 ) -> tuple[list[CaseFigures], list[Note]]:
     """Every case in base pages and in huge pages, and those left out."""
     cases: list[CaseFigures] = []
     notes: list[Note] = []
-    for case, huge in ((case, huge) for case in CASES for huge in (False, True)):
+    for case, huge in ((case, huge) for case in each for huge in (False, True)):
         buffer = _buffer(case, huge)
         if buffer.huge == huge:
             cases.append(_measured(file, case, buffer, rounds, seed, scale, say))
@@ -269,7 +278,7 @@ def _measured(
         latency_ratio_fio_spinning=statistics.median(spinning) if spinning else None,
     )
     say(
-        f"{case.block_bytes // KIB} KiB QD {case.queue_depth}, {buffer.pages}: "
+        f"{format_size(case.block_bytes)} QD {case.queue_depth}, {buffer.pages}: "
         f"{found.ours.bytes_per_s / 1e9:.2f} GB/s, {found.bandwidth_ratio:.2f} of fio; "
         f"p50 {found.ours.latency_ns_p50 / 1e3:.0f} us, {found.latency_ratio:.2f} of fio"
     )
@@ -285,7 +294,8 @@ def _median(samples: list[Sample]) -> Sample:
 
 
 def _ours(file: Path, case: Case, buffer: Buffer, count: int, seed: int) -> Sample:
-    with _open(file, case.queue_depth) as storage:
+    lba_bytes = SECTOR_BYTES if case.block_bytes % (4 * KIB) else 4 * KIB
+    with _open(file, case.queue_depth, lba_bytes=lba_bytes) as storage:
         storage.register(buffer)
         spin_ns = SPIN_ALWAYS_NS if case.queue_depth == 1 else 0
         return _sample(
@@ -332,8 +342,7 @@ def _sizes(case: Case) -> list[str]:
 
 
 def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Granules:
-    """A part of a block against the whole: on this machine, with fio; and on the drives of the
-    presets, by `nvme_cost`."""
+    """A part of a block against the whole: here, with fio; and on the presets, by `nvme_cost`."""
     cases = []
     for case in GRANULE_CASES:
         one = _measured(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
@@ -376,6 +385,36 @@ def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Gra
             f"{1 - part_ns.media / whole_ns.media:.0%}"
         )
     return Granules(cases, drives)
+
+
+def _entries(
+    file: Path, rounds: int, seed: int, scale: float, say: Say
+) -> tuple[list[EntryFigures], list[Note]]:
+    """Single entries, with fio; none, and a note, where the file has no sectors of 512 B."""
+    try:
+        _open(file, 1, lba_bytes=SECTOR_BYTES).close()
+    except BadInput as error:
+        what = "no single entries: the file cannot be read in sectors of 512 B"
+        return [], [
+            Note("no-small-sectors", f"{what} ({error.what})", "name a path on another disk")
+        ]
+    found = []
+    for entry_bytes, case in ENTRY_CASES.items():
+        one = _measured(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
+        params = {name: nvme_preset(name).params for name in _emulated_drives()}
+        found.append(
+            EntryFigures(
+                **msgspec.structs.asdict(one),
+                entry_bytes=entry_bytes,
+                reads_per_s=one.ours.bytes_per_s / case.block_bytes,
+                fio_reads_per_s=one.fio.bytes_per_s / case.block_bytes,
+                modelled_reads_per_s={
+                    name: 1e9 / nvme_cost(drive, [(0, case.block_bytes)]).ns
+                    for name, drive in params.items()
+                },
+            )
+        )
+    return found, []
 
 
 def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: str) -> Sample:

@@ -11,12 +11,14 @@ from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 __all__ = [
     "BLOCK_BYTES",
     "CASES",
+    "ENTRY_CASES",
     "GRANULES",
     "GRANULE_CASES",
     "Case",
     "CaseFigures",
     "Cited",
     "Drive",
+    "EntryFigures",
     "GranuleDrive",
     "GranuleFigures",
     "Granules",
@@ -60,6 +62,15 @@ GRANULE_CASES = (
 has their checksums: two reads a block."""
 
 
+ENTRY_CASES = {
+    512: Case(512, 128, 65_536),
+    1_152: Case(3 * 512, 128, 65_536),
+    4 * KIB: Case(4 * KIB, 128, 65_536),
+}
+"""Entries of a model that selects single ones, by their bytes, as a drive is asked for them: in
+whole sectors of 512 B."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One run of one side: bytes/s over the run, ns from submit to completion."""
@@ -92,6 +103,15 @@ class GranuleFigures(CaseFigures, kw_only=True, omit_defaults=True):
     reads_per_block: int = 0
     bytes_per_block: int = 0
     blocks_per_s: float = 0.0
+
+
+class EntryFigures(CaseFigures, kw_only=True, omit_defaults=True):
+    """An entry in whole sectors. `modelled_reads_per_s`: of the presets' drives, never idle."""
+
+    entry_bytes: int
+    reads_per_s: float
+    fio_reads_per_s: float
+    modelled_reads_per_s: dict[str, float]
 
 
 class GranuleDrive(msgspec.Struct, frozen=True):
@@ -138,6 +158,8 @@ class StorageResult(BenchResult, kw_only=True):
     cases: list[CaseFigures]
     emulated: list[Drive]
     granules: Granules
+    entries: list[EntryFigures]
+    """Empty where the file system reads no sectors of 512 B with O_DIRECT; a note says so."""
     reference: str
     path: str
     rounds: int

@@ -60,6 +60,9 @@ def storage(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
     scale: Annotated[float, typer.Option("--scale", help="share of the reads to do")] = 1.0,
     seed: SeedOption = 1,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="only single entries: 512 B, 1,152 B and 4 KiB")
+    ] = False,
     backend: Annotated[
         Backend,
         typer.Option("--backend", help="io_uring against fio, or spdk against spdk_nvme_perf"),
@@ -76,7 +79,9 @@ def storage(
     Needs fio. Both read into the same memory, in base pages and in 2 MiB pages: the bench reserves
     the few it needs if it may, else those rows are missing with a note. Emulated drives stand next
     to the figures published for them. Then one of four granules of a 32 KiB block against the whole
-    block. With --backend spdk: our side and spdk_nvme_perf on one target, over TCP and vfio-user.
+    block, and single entries of a model that selects them: 512 B, 1,152 B and 4 KiB in whole
+    sectors, beside the rates that the drive model says. With --backend spdk: our side and
+    spdk_nvme_perf on one target, over TCP and vfio-user.
     """
     if backend is Backend.spdk:
         from offstage.testbeds.bench.spdk import bench_spdk
@@ -86,7 +91,9 @@ def storage(
         return
     from offstage.testbeds.bench.storage import bench_storage
 
-    result = bench_storage(file, rounds=rounds, scale=scale, seed=seed, say=_say)
+    result = bench_storage(
+        file, rounds=rounds, scale=scale, seed=seed, entries_only=entries, say=_say
+    )
     _finish("storage", result, out, form, strict)
 
 

@@ -46,7 +46,11 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     published = sum(len(drive.figures) for drive in found.emulated)
     drives = {name for name in presets() if not preset(name).params["scheduled"]}
     assert published == 3 * len(drives) - 1  # of one drive no rate of 4 KiB is published
-    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + published
+    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + published + 6
+    assert [one.entry_bytes for one in found.entries] == [512, 1152, 4096]
+    for entry in found.entries:  # whole sectors, and the model's rate of that many bytes
+        assert entry.block_bytes % 512 == 0 and 0 <= entry.block_bytes - entry.entry_bytes < 512
+        assert entry.modelled_reads_per_s["gen5-tlc"] == pytest.approx(3.3e6, rel=0.01)
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)
         assert (one.latency_ratio_fio_spinning is not None) == (one.queue_depth == 1)

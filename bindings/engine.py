@@ -120,6 +120,7 @@ class Engine:
         guess_offsets: npt.NDArray[Any] | None = None,
         guesses: npt.NDArray[np.void] | None = None,
         last: bool = False,
+        units: npt.NDArray[np.uint64] | None = None,
     ) -> None:
         """The next steps of the session at `batch_slot`; they need not be copied until they are
         run.
@@ -129,7 +130,8 @@ class Engine:
         blocks]`; blocks that are not written yet are left out. guesses: `GUESS` `[n]` sorted by
         (step, after_layer), passed right after that layer's demands went in; guess_offsets:
         integers `[steps * layers + 1]` into them. last: the session ends with these steps, of which
-        there may be none. `BadInput`: shapes that do not fit, or a batch slot that does not ask.
+        there may be none. units: uint64, as `selected`: bit i is the i-th unit of a block that is
+        read, for `uses`. `BadInput`: shapes that do not fit, or a batch slot that does not ask.
         """
         layers = self.core.config.layer_count
         selected = np.ascontiguousarray(selected, np.uint32)
@@ -147,6 +149,9 @@ class Engine:
             kept.append(_shaped("scores", scores, np.uint16, (steps, layers, scores.shape[-1])))
             struct.scores = ffi.cast("uint16_t *", kept[-1].ctypes.data)
             struct.score_stride = struct.score_count = scores.shape[-1]
+        if units is not None:
+            kept.append(_shaped("units", units, np.uint64, selected.shape))
+            struct.units = ffi.cast("uint64_t *", kept[-1].ctypes.data)
         if guesses is not None and len(guesses):
             kept += _checked_guesses(guesses, guess_offsets, steps * layers)
             struct.guesses = ffi.cast("struct ofs_guess *", kept[-2].ctypes.data)
@@ -183,6 +188,14 @@ class Engine:
         pointer = ffi.cast("struct ofs_row *", rows.ctypes.data)
         check_rc(lib.ofs_engine_rows(self._handle, batch_slot, pointer, count), "taking rows")
         return rows
+
+    def uses(self) -> npt.NDArray[np.uint64]:
+        """Blocks staged, by how many of their units were demanded since they were staged: uint64
+        `[2, 65]`, those that have left the arena and those that are in it and were demanded. All 0
+        if no slab had `units`."""
+        uses = np.zeros((2, int(lib.OFS_ENGINE_UNITS_MAX) + 1), np.uint64)
+        lib.ofs_engine_uses(self._handle, ffi.cast("uint64_t(*)[65]", uses.ctypes.data))
+        return uses
 
     @property
     def now_ns(self) -> int:

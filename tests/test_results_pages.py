@@ -13,7 +13,8 @@ from offstage.testbeds.prices import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/cmx-128k.md"
-OTHERS = {"cmx-1m": ROOT / "docs/what-dsa-needs-of-flash.md"}
+DSA = ROOT / "docs/what-dsa-needs-of-flash.md"
+OTHERS = {"cmx-1m": DSA, "cmx-1m-blocks": DSA, "cmx-1m-pool": DSA}
 """Pages of results that the page above does not quote."""
 DRIVES = ("gen5-tlc", "xl-flash", "xl-flash-10m")
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
@@ -25,9 +26,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def interval(figure: dict[str, Any] | None) -> str:
-    """Return `98.4 (98.3–98.5)`, in per cent."""
+    """Return `98.4 (98.3–98.5)`, in per cent; the value alone of a single request."""
     if figure is None:
         return "–"
+    if figure["low"] is None:
+        return f"{100 * figure['value']:.1f}"
     return "{:.1f} ({:.1f}–{:.1f})".format(*(100 * figure[k] for k in ("value", "low", "high")))
 
 
@@ -85,8 +88,9 @@ def whole_rows(points: list[dict[str, Any]]) -> list[str]:
         rows.append(row(f"`{model}`", [f"{size:.2f} GiB" for size in sizes] + [drawn]))
         cells = [
             f"`{point['policy']}`",
+            f"{point['hbm_pool_over_k']:g}k",
             f"{point['buffer_over_k']:g}k, {whole['buffer_bytes'] / 2**30:.2f} GiB",
-            f"{100 * point['hit']['value']:.1f}",
+            interval(point["hit"]),
             f"{100 * point['nontrivial_hit_without_cold']['value']:.1f}",
             f"{whole['reads_per_token']:,.0f}",
             f"{whole['demanded_bytes_per_token'] / 1e6:.1f} MB",
@@ -96,6 +100,64 @@ def whole_rows(points: list[dict[str, Any]]) -> list[str]:
         ]
         rows.append(row(f"`{model}`", cells))
     return list(dict.fromkeys(rows))
+
+
+def label(point: dict[str, Any], axis: str) -> str:
+    """Return the value of one axis of a point's label."""
+    found = re.search(rf"\b{axis}=([^,]*)", point["workload"])
+    assert found is not None
+    return found[1]
+
+
+def quantile(counts: list[int], share: float) -> int:
+    """Return the least number of units of which at least `share` of the blocks have no more."""
+    below = 0
+    for units, count in enumerate(counts):
+        below += count
+        if below >= share * sum(counts):
+            return units
+    raise AssertionError
+
+
+def used(point: dict[str, Any]) -> str:
+    """Return `1.9, 1, 4`: the mean, median and 95th percentile of a block's entries used before it
+    goes."""
+    use = point["block_use"]
+    if use is None:
+        return "1"
+    if not use["mean"]:
+        return "none goes"
+    return (
+        f"{use['mean']['value']:.1f}, {quantile(use['gone'], 0.5)}, {quantile(use['gone'], 0.95)}"
+    )
+
+
+def block_rows(points: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each model, buffer and number of entries that are staged together."""
+    rows = []
+    for point in points:
+        if label(point, "storage") != "gen5-tlc":
+            continue
+        own = {
+            label(other, "storage"): other["whole_model"]
+            for other in points
+            if label(other, "model") == label(point, "model")
+            and (other["policy"], other["buffer_over_k"])
+            == (point["policy"], point["buffer_over_k"])
+        }
+        whole = own["gen5-tlc"]
+        units = point["block_use"]["units"] if point["block_use"] else 1
+        cells = [
+            f"{point['buffer_over_k']:g}k, {whole['buffer_bytes'] / 2**30:.2f} GiB",
+            f"{units}",
+            interval(point["hit"]),
+            f"{whole['reads_per_token']:,.0f}",
+            f"{whole['read_bytes_per_token'] / 1e6:,.0f} MB",
+            *(f"{100 * own[drive]['stall_share']:.0f} %" for drive in ("gen5-tlc", "xl-flash-10m")),
+            used(point),
+        ]
+        rows.append((label(point, "model"), point["buffer_over_k"], units, cells))
+    return [row(f"`{model}`", cells) for model, _, _, cells in rows]
 
 
 def drive_rows() -> list[str]:
@@ -109,6 +171,8 @@ def drive_rows() -> list[str]:
 
 def expected(path: Path) -> list[str]:
     points = read(path)["points"]
+    if path.stem == "cmx-1m-blocks":
+        return block_rows(points)
     if path.stem in OTHERS:
         return [*whole_rows(points), *drive_rows()]
     lines = []

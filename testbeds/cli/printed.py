@@ -14,6 +14,7 @@ from offstage.testbeds.lab.pod.summary import Row as PodRow
 from offstage.testbeds.lab.policies.registry import Listed
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.lab.results.summary import (
+    BlockUse,
     BoundSummary,
     ColdStart,
     Failed,
@@ -27,7 +28,7 @@ from offstage.testbeds.lab.results.summary import (
 from offstage.testbeds.lab.run.bounds_rows import BoundRow
 from offstage.testbeds.workloads.requests.served import ServedFigures
 
-SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
+SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k", "block_bytes")
 
 
 class Headline(msgspec.Struct, kw_only=True):
@@ -38,9 +39,11 @@ class Headline(msgspec.Struct, kw_only=True):
     eviction: str
     buffer_over_k: float
     hbm_pool_over_k: float
+    block_bytes: int
     tiers: list[TierSummary]
     weights: ColdStart | None
     whole_model: WholeModel | None
+    block_use: BlockUse | None
     nontrivial_hit: Interval | None
     hit: Interval | None
     nontrivial_hit_without_cold: Interval | None

@@ -457,6 +457,8 @@ ofs_view_is_nontrivial(const struct ofs_session_view *view, uint32_t ordinal)
 /* -EINVAL: no such session is open. */
 int ofs_core_session_view(const struct ofs_core *core, uint32_t session,
 	struct ofs_session_view *view);
+/* The chunk of an ordinal below the view's chunk_count. */
+uint32_t ofs_core_session_chunk(const struct ofs_core *core, uint32_t session, uint32_t ordinal);
 /* The tenant's counters themselves, without the gauges: they change with the core. */
 const struct ofs_ledger *ofs_core_ledger_of(const struct ofs_core *core, uint32_t tenant);
 

@@ -39,6 +39,7 @@ struct ofs_slab {
 	uint32_t selected_count;  /* what the ledger counts; 0: as many as the row has */
 	const uint32_t *selected; /* [step_count * layer_count][width], OFS_NONE behind the last */
 	const uint8_t *served;    /* the same shape: the HBM pool has it; NULL: it has none */
+	const uint64_t *units;    /* the same shape: bit i, the block's i-th unit is read; or NULL */
 	const uint16_t *scores;   /* [step_count * layer_count][score_stride], or NULL */
 	const uint64_t *guess_offsets;   /* [step_count * layer_count + 1] into guesses, or NULL */
 	const struct ofs_guess *guesses; /* passed when the row's demands have gone in */
@@ -73,6 +74,8 @@ struct ofs_row {
 #define OFS_ENGINE_ROWS 1  /* the batch slot needs its next slab */
 #define OFS_ENGINE_ENDED 2 /* the batch slot has computed its last layer */
 
+#define OFS_ENGINE_UNITS_MAX 64 /* units of a block that a slab can tell apart */
+
 struct ofs_engine_state {
 	uint64_t now_ns;
 	uint64_t reads;
@@ -97,6 +100,12 @@ int ofs_engine_run(struct ofs_engine *engine, uint32_t *batch_slot);
  * number; `rows` NULL: how many there are. Reads that follow a session's end are in no row.
  */
 int ofs_engine_rows(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_row *rows, int max);
+/*
+ * Blocks staged, by how many of their units were demanded since they were staged: [0] of those
+ * that have left the arena, [1] of those that are in it and were demanded. Slabs without units
+ * count nothing.
+ */
+void ofs_engine_uses(const struct ofs_engine *engine, uint64_t uses[2][65]);
 void ofs_engine_describe(const struct ofs_engine *engine, struct ofs_engine_state *state);
 
 struct ofs_sim_decode {

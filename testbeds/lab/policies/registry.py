@@ -28,7 +28,17 @@ from offstage.testbeds.lab.policies.checked import Opened, raised
 from offstage.testbeds.lab.policies.from_file import by_file, class_of
 from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting
 
-__all__ = ["GROUP", "TRAFFIC", "TRAFFIC_PERMILLE", "Combined", "Listed", "find", "listing", "parse"]
+__all__ = [
+    "GRANULE",
+    "GROUP",
+    "TRAFFIC",
+    "TRAFFIC_PERMILLE",
+    "Combined",
+    "Listed",
+    "find",
+    "listing",
+    "parse",
+]
 
 
 GROUP = "offstage.policies"
@@ -41,7 +51,9 @@ TRAFFIC = "traffic_permille_max"
 """The parameter of components with a budget: reads over those of LRU without prefetch at 2 k."""
 TRAFFIC_PERMILLE = 1300
 """Its default."""
-PARAMETERS = ("window_tokens", TRAFFIC, *_NUMBERS)
+GRANULE = "granule_tokens"
+"""The parameter of the component `granule`: tokens that are staged together."""
+PARAMETERS = ("window_tokens", TRAFFIC, GRANULE, *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,9 @@ class Combined:
             if name == TRAFFIC:
                 self._check_budget(value)
                 continue
+            if name == GRANULE:
+                self._check_granule()
+                continue
             if name == "window_tokens":
                 name, value = "window_blocks", -(-value // block_tokens)
             values[name] = value
@@ -97,6 +112,14 @@ class Combined:
             )
         if value == 0:
             raise BadInput(f"{TRAFFIC} is 0", f"policy {self.spec!r}", "give 1 or more")
+
+    def _check_granule(self) -> None:
+        if not self.core.granule:
+            raise BadInput(
+                f"{GRANULE} is set, but whole blocks are staged",
+                f"policy {self.spec!r}",
+                "leave it out, or add the component granule",
+            )
 
 
 def parse(spec: str) -> Combined:

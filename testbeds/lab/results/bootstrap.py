@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from offstage.testbeds.lab.results.summary import Interval
 
-__all__ = ["Bootstrap", "ratio"]
+__all__ = ["RESAMPLES", "Bootstrap", "ratio"]
 
 Floats = npt.NDArray[np.float64]
 
+RESAMPLES = 2000
+"""Draws of an interval, unless its caller says otherwise."""
 TAILS_PERCENT = (2.5, 97.5)
 UNKNOWN_MAX = 0.025
 """If a larger share of draws has no value of a figure, its interval is unknown."""

@@ -73,6 +73,7 @@ class RunTotals:
     tiers: tuple[dict[str, int], ...] = ()
     weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
+    units: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         tiers=tuple(run.tiers),
         weights=run.weights,
         used=run.used,
+        units=run.units,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.layouts import CAUSES, ENDS
-from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
+from offstage.testbeds.lab.results.bootstrap import RESAMPLES, Bootstrap, ratio
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
     RunTotals,
@@ -23,6 +23,7 @@ from offstage.testbeds.lab.results.ledger import (
 )
 from offstage.testbeds.lab.results.summary import (
     WEAK_REQUESTS,
+    BlockUse,
     BoundSummary,
     ColdStart,
     Interval,
@@ -72,8 +73,9 @@ def measure(
     tiers: Sequence[TierSummary] = (),
     weights: ColdStart | None = None,
     whole: WholeModel | None = None,
+    use: BlockUse | None = None,
     recurring: bool = False,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> PointSummary:
     """The figures of a point.
@@ -81,8 +83,8 @@ def measure(
     runs, bounds, none, reference: one per seed, with the same seeds and sessions. `none` is
     demand-only LRU at the same buffer and pool, `reference` the spec's point to which all traffic
     is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. weights:
-    of a stream of them. whole: of the model. recurring: every seed has the same requests, as in a
-    captured workload: more seeds add no requests.
+    of a stream of them. whole: of the model. use: of what is staged together. recurring: every seed
+    has the same requests, as in a captured workload: more seeds add no requests.
     """
     each = [totals(run) for run in runs]
     own = pool_runs(each, recurring)
@@ -94,7 +96,7 @@ def measure(
         boot=Bootstrap(len(own.requests), resamples, seed),
     )
     seeds = Bootstrap(len(each), resamples, seed)
-    return _figures(info, sides, each, seeds, (tiers, weights, whole))
+    return _figures(info, sides, each, seeds, (tiers, weights, whole, use))
 
 
 def _figures(
@@ -102,11 +104,11 @@ def _figures(
     sides: _Sides,
     each: Sequence[RunTotals],
     seeds: Bootstrap,
-    beside: tuple[Sequence[TierSummary], ColdStart | None, WholeModel | None],
+    beside: tuple[Sequence[TierSummary], ColdStart | None, WholeModel | None, BlockUse | None],
 ) -> PointSummary:
     """`each`: the point's runs, one per seed; `seeds`: draws over them. beside: figures that were
     made elsewhere."""
-    own, (tiers, weights, whole) = sides.own, beside
+    own, (tiers, weights, whole, use) = sides.own, beside
     columns, size = own.columns, info.block_bytes
     return PointSummary(
         info=info,
@@ -146,6 +148,7 @@ def _figures(
         tiers=list(tiers),
         weights=weights,
         whole_model=whole,
+        block_use=use,
         used=_used(each),
     )
 

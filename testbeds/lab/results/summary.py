@@ -21,6 +21,7 @@ __all__ = [
     "LAB_KIND",
     "TURN_STEPS",
     "WEAK_REQUESTS",
+    "BlockUse",
     "BoundSummary",
     "ColdStart",
     "Failed",
@@ -82,7 +83,8 @@ class SeedRun:
     `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them. `weights`:
     `bindings.stream.STREAM_STATS` of a stream of weights, and `read_beside_bytes`, those read while
     sessions decoded. `used`: the
-    utilisation of each part of the device while sessions decoded; empty: it ran on none.
+    utilisation of each part of the device while sessions decoded; empty: it ran on none. `units`:
+    `bindings.engine.Engine.uses`; empty: what is staged is what is selected.
     """
 
     seed: int
@@ -96,6 +98,7 @@ class SeedRun:
     tiers: list[dict[str, int]] = field(default_factory=list)
     weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
+    units: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,19 @@ class WholeModel(msgspec.Struct, kw_only=True, frozen=True):
     sessions_per_link: float | None
 
 
+class BlockUse(msgspec.Struct, kw_only=True, frozen=True):
+    """How many of a staged block's units were demanded before it left the arena: blocks by their
+    number of units, from 0 to all, and the mean with its interval over seeds. `staged`: of those
+    still there at the end, which may be used for more. `pays_from`: so many units take the drive at
+    least as long as the block, when it is never idle."""
+
+    units: int
+    gone: list[int]
+    staged: list[int]
+    mean: Interval | None
+    pays_from: int
+
+
 class PointSummary(msgspec.Struct, kw_only=True):
     """One point over all its seeds. docs/reference/lab-results.md defines every figure."""
 
@@ -271,6 +287,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     weights: ColdStart | None = None
     whole_model: WholeModel | None = None
     used: dict[str, float] = {}
+    block_use: BlockUse | None = None
 
 
 class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):

@@ -22,7 +22,7 @@ from offstage.testbeds.lab.run.parts import BoundKey
 from offstage.testbeds.lab.run.plan import Point, points_of
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
-from offstage.testbeds.workloads.selections.coarse import Coarsened
+from offstage.testbeds.workloads.selections.coarse import grained
 from offstage.testbeds.workloads.selections.slab import Workload
 
 __all__ = ["BoundsReader", "bound_key", "bound_keys", "kinds_of"]
@@ -70,12 +70,11 @@ class BoundsReader:
     def __init__(self, specs: Sequence[Spec], seed: int, workload: Workload, feed: Feed) -> None:
         self._seed, self._feed = seed, feed
         granules = specs[0].granules if specs else 1
-        whole = Coarsened(workload, granules) if granules > 1 else workload
         self._readings: list[_Reading] = []
         self._predictors: dict[tuple[int, tuple[int, ...]], Collector] = {}
         for spec in specs:
             for kind in kinds_of(spec):
-                read = whole if granules > kind.grain else workload
+                read = grained(workload, granules // kind.grain)
                 buffers = sorted({key[1] for key in bound_keys(spec) if key[0] == kind.grain})
                 collector = Collector(read, buffers, begins=_begins(spec, read))
                 self._predictors.setdefault((kind.grain, collector.buffer_blocks), collector)

@@ -83,6 +83,7 @@ def pack_run(run: SeedRun) -> bytes:
         "tiers": run.tiers,
         "weights": run.weights,
         "used": run.used,
+        "units": run.units,
         "turns": {str(key): list(value) for key, value in run.turns.items()},
     }
     return _pack(run.rows, meta)

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.from_file import without_folders
 from offstage.testbeds.lab.policies.policy import CoreSwitches
-from offstage.testbeds.lab.policies.registry import Combined, parse
+from offstage.testbeds.lab.policies.registry import GRANULE, Combined, parse
 from offstage.testbeds.lab.results.summary import PointInfo
 from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec, TierSpec
 from offstage.testbeds.lab.spec.tiers import said
@@ -67,8 +67,12 @@ class Point:
     cap: int | None
 
     def grain(self, spec: Spec) -> int:
-        """Separately staged units of one block: its granules if the policy stages those, else 1."""
-        return spec.granules if parse(self.policy.use).core.granule else 1
+        """Separately staged units of one block: 1, or, of a policy with the component `granule`,
+        as many as its `granule_tokens` say, all granules of the spec if it says nothing."""
+        if not parse(self.policy.use).core.granule:
+            return 1
+        tokens = self.policy.parameters.get(GRANULE)
+        return spec.geometry.block_tokens // tokens if tokens else spec.granules
 
     def buffer_blocks(self, spec: Spec) -> int:
         """B per layer and session, in blocks."""

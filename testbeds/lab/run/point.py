@@ -37,7 +37,7 @@ from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.lab.spec.weights import stream_of
-from offstage.testbeds.workloads.selections.coarse import Coarsened
+from offstage.testbeds.workloads.selections.coarse import grained
 from offstage.testbeds.workloads.selections.slab import Workload
 
 __all__ = ["HIT_NS", "Runner"]
@@ -88,8 +88,7 @@ class Runner:
         self._combined: Combined = parse(point.policy.use)
         self._grain = point.grain(spec)
         self._concurrent = spec.concurrent
-        whole_blocks = spec.granules > self._grain
-        self._workload = Coarsened(workload, spec.granules) if whole_blocks else workload
+        self._workload = grained(workload, spec.granules // self._grain)
         self._policy = (answers or Answers()).open(self._combined, self._setting(), number)
         self._core = self._open_core()
         each = self._core.config.slot_count // spec.workload.tenants
@@ -106,6 +105,7 @@ class Runner:
         self._rows: list[npt.NDArray[np.void]] = []
         self._blocked: int | None = None
         self._ended_ns = 0
+        self._uses = self._engine.uses()
         self._spread_ns = spec.time_per_token_ns // self._concurrent
         self._begun = False
 
@@ -127,6 +127,7 @@ class Runner:
             else:
                 self._rows.append(self._engine.take_rows(slot))
                 self._ended_ns = self._engine.now_ns
+                self._uses = self._engine.uses()  # before the close drops what is staged
                 self._core.session_close(self._engine.now_ns, self._running.pop(slot).handle)
                 self._admit(self._engine.now_ns)
         self._log()
@@ -154,6 +155,7 @@ class Runner:
             tiers=self._tiers.stats() if self._tiers else [],
             weights=self._streamed(),
             used=self._used(rows),
+            units=self._uses.tolist() if self._grain < self._spec.granules else [],
         )
 
     def _setting(self) -> Setting:
@@ -378,6 +380,7 @@ class Runner:
             offsets,
             guesses,
             last=found.last,
+            units=found.slab.units,
         )
         return True
 

@@ -19,6 +19,8 @@ from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
 from offstage.host.decode.step_cost import read
+from offstage.testbeds.lab.results.block_use import block_use
+from offstage.testbeds.lab.results.bootstrap import RESAMPLES, Bootstrap
 from offstage.testbeds.lab.results.cold_start import cold_start, pair_undisturbed
 from offstage.testbeds.lab.results.ledger import BoundTotals, RunTotals, bound_totals, totals
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
@@ -208,6 +210,7 @@ def _point(
         tiers=tiers_served(spec, info, own) if spec.tier.below else (),
         weights=cold_start(spec, info, own),
         whole=whole_model(spec, info, own),
+        use=block_use(spec, info, own, Bootstrap(len(own), RESAMPLES, 0)),
         recurring=recurs(spec),
     )
 

@@ -24,7 +24,7 @@ from offstage.bindings.tiers import DRIVES_MAX, TIERS_MAX
 from offstage.bindings.units import format_size, parse_size, parse_time
 from offstage.host.decode.step_cost import read
 from offstage.host.model.models import geometry
-from offstage.testbeds.lab.policies.registry import parse
+from offstage.testbeds.lab.policies.registry import GRANULE, parse
 from offstage.testbeds.lab.spec.idle import refuse_idle
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
 from offstage.testbeds.lab.spec.staged import settle
@@ -459,6 +459,19 @@ def _policies(spec: Spec) -> Iterator[Rule]:
                 f"give at most {PARAMETER_MAX}",
             )
         combined.core_policy(spec.geometry.block_tokens, **one.parameters)
+        yield from _granule(spec, one.parameters)
+
+
+def _granule(spec: Spec, parameters: Mapping[str, int]) -> Iterator[Rule]:
+    """Rules for the tokens that a policy stages together."""
+    block = spec.geometry.block_tokens
+    least, tokens = block // spec.granules, parameters.get(GRANULE)
+    yield (
+        tokens is not None and (tokens < 1 or bool(tokens % least) or bool(block % tokens)),
+        f"{GRANULE} = {tokens}, of blocks of {block} that are selected {least} at a time",
+        "[[policy]] parameters",
+        f"give a multiple of {least} that divides {block}",
+    )
 
 
 def _reference(spec: Spec) -> Iterator[Rule]:

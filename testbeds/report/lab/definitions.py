@@ -245,6 +245,16 @@ LAB_DEFINITIONS = (
         "link serve at most. Null otherwise.",
     ),
     Definition(
+        "block_use",
+        "block use",
+        "Where more is staged together than is selected: blocks that left the arena (`gone`) by "
+        "how many of their `units` (entries, or granules) were demanded since they were staged, "
+        "element i those used for i; the same of those still `staged` at the end, which may be "
+        "used for more; the mean of those gone, with its interval over seeds. `pays_from`: so many "
+        "single units keep a drive of the preset busy at least as long as the block. Null "
+        "otherwise.",
+    ),
+    Definition(
         "used",
         "used",
         "The utilisation of each part of the device while sessions decoded, by the parts of "

@@ -15,32 +15,50 @@ from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab, Workload
 
-__all__ = ["Alike", "Coarsened", "PrefillOnce", "coarsen"]
+__all__ = ["Alike", "Coarsened", "PrefillOnce", "coarsen", "grained"]
+
+
+UNITS_MAX = 64
+"""Units of a block that a mask can tell apart."""
 
 
 def coarsen(slab: Slab, factor: int) -> Slab:
     """The slab in blocks of `factor` units; units after the last whole block are dropped.
 
     scores: the largest of a block. selected: blocks touched, as wide as the widest row needs.
+    units: which of a block's units are selected, where it has at most `UNITS_MAX`.
     """
     assert factor >= 1
     blocks = slab.scores.shape[2] // factor
-    steps, layers, _ = slab.selected.shape
-    touched = np.zeros((steps, layers, blocks + 1), bool)
-    # The column after the last block takes absent units and those of no whole block.
-    ordinals = np.minimum(slab.selected // np.uint32(factor), np.uint32(blocks))
-    np.put_along_axis(touched, ordinals.astype(np.int64), True, axis=2)
-    touched = touched[:, :, :blocks]
-    counts = touched.sum(axis=2)
-    selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
-    filled = np.arange(selected.shape[2]) < counts[:, :, None]
-    selected[filled] = np.nonzero(touched)[2]
+    steps, layers, width = slab.selected.shape
+    ordinals = slab.selected.reshape(-1, width) // np.uint32(factor)
+    inside = ordinals < blocks  # neither absent nor of a block that is not whole
+    first = inside.copy()
+    first[:, 1:] &= ordinals[:, 1:] != ordinals[:, :-1]
+    counts = first.sum(axis=1)
+    filled = np.arange(int(counts.max(initial=0))) < counts[:, None]
+    selected = np.full(filled.shape, ABSENT)
+    selected[filled] = ordinals[first]
+    units = None
+    if factor <= UNITS_MAX:
+        places = (slab.selected.reshape(-1, width) % np.uint32(factor)).astype(np.uint64)
+        bits = np.where(inside, np.uint64(1) << places, np.uint64(0)).ravel()
+        units = np.zeros(filled.shape, np.uint64)
+        units[filled] = np.add.reduceat(bits, np.flatnonzero(first)) if first.any() else 0
     scores, draft, predicted = (
         None if one is None else _highest(one, blocks, factor)
         for one in (slab.scores, slab.draft, slab.predicted)
     )
     assert scores is not None
-    return Slab(slab.session, slab.first_step, selected, scores, draft, predicted)
+    return Slab(
+        slab.session,
+        slab.first_step,
+        selected.reshape(steps, layers, filled.shape[1]),
+        scores,
+        draft,
+        predicted,
+        None if units is None else units.reshape(steps, layers, filled.shape[1]),
+    )
 
 
 def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.NDArray[np.uint16]:
@@ -147,3 +165,8 @@ class Coarsened:
         # A content identifies everything before it, so a block's last unit identifies the block.
         contents = session.contents[self.factor - 1 :: self.factor]
         return replace(session, blocks=session.blocks // self.factor, contents=contents)
+
+
+def grained(workload: Workload, factor: int) -> Workload:
+    """The workload in units that are `factor` times larger."""
+    return workload if factor == 1 else Coarsened(workload, factor)

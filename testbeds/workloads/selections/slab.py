@@ -49,6 +49,8 @@ class Slab:
         `PREDICTED_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the token
         that early exit drafts before the last layer. 0 throughout a layer without a prediction.
         None without any.
+    units: uint64, as `selected`: bit i is the i-th unit of a block that was made of several; None
+        where blocks are selected whole.
     """
 
     session: int
@@ -57,6 +59,7 @@ class Slab:
     scores: npt.NDArray[np.uint16]
     draft: npt.NDArray[np.uint16] | None = None
     predicted: npt.NDArray[np.uint16] | None = None
+    units: npt.NDArray[np.uint64] | None = None
 
 
 PREDICTED_LEAD_LAYERS = 2

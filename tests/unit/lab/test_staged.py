@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.model.models import geometry
+from offstage.testbeds.lab.results.block_use import block_use
+from offstage.testbeds.lab.results.bootstrap import Bootstrap
 from offstage.testbeds.lab.results.ledger import totals
 from offstage.testbeds.lab.results.whole_model import whole_model
 from offstage.testbeds.lab.run.feed import Feed, Kind
@@ -17,6 +20,7 @@ from offstage.testbeds.lab.spec.load import find, load
 from offstage.testbeds.lab.spec.staged import staged
 from offstage.testbeds.lab.spec.sweep import variants
 
+BLOCKS = '[geometry]\nmodel = "deepseek-v3.2"\nstaged = "selected"\nblock_tokens = 64\n[[policy]]\n'
 SMALL = {"workload.context_tokens": 8192, "workload.steps": 4}
 
 
@@ -87,6 +91,11 @@ def test_a_sampled_layer_has_the_process_of_its_depth(tmp_path: Path) -> None:
         ("[workload]\nindexers = 2", "indexers has no effect"),
         ("[geometry]\ntop_k = 2", "top_k has no effect"),
         (
+            BLOCKS + 'use = "granule"\nparameters = { granule_tokens = 24 }',
+            "granule_tokens = 24, of",
+        ),
+        (BLOCKS + 'use = "none"\nparameters = { granule_tokens = 4 }', "whole blocks are staged"),
+        (
             '[workload]\nlayers = 2\n[geometry]\nmodel = "glm-5.2"\nstaged = "selected"',
             "layers beside staged",
         ),
@@ -115,6 +124,36 @@ def test_the_whole_model_is_the_layers_drawn_times_their_share(tmp_path: Path) -
     assert whole.sessions_per_drive == pytest.approx(3.3e6 * 0.04 / whole.reads_per_token, rel=1e-3)
     assert whole.resident_bytes == 21 * 256 * (8192 + 4)
     assert 0 < whole.stall_share < 1
+
+
+@pytest.mark.parametrize(("over_k", "leaves"), [(4, True), (256, False)])
+def test_units_are_counted_from_a_block_s_first_demand_until_it_goes(
+    tmp_path: Path, over_k: int, leaves: bool
+) -> None:
+    """Staged 16 tokens at a time. Every block read is counted once; where the buffer holds the
+    context nothing goes, and a block's units are those that any step selected."""
+    body = f"[workload]\nindexers = 1\nsessions = 1\n[tier]\nbuffer_over_k = [{over_k}]\n{BLOCKS}"
+    body += 'use = "granule"\nparameters = { granule_tokens = 16 }'
+    spec = spec_of(tmp_path, body, **{"workload.context_tokens": 65536, "workload.steps": 12})
+    point = next(one for one in points_of(spec, 0, 0) if one.policy.use == "granule")
+    assert (point.grain(spec), point.info(spec, "").block_bytes) == (4, 16 * 1152)
+    workload = build(spec, 1)
+    feed = Feed(workload, spec.granules, {0: Kind(4, 0)})
+    runner = Runner(0, point, spec, workload, feed, 1)
+    while not runner.advance():
+        feed.make()
+    run = runner.result()
+    gone, staged_still = (np.array(one) for one in run.units)
+    assert bool(gone.sum()) == leaves and gone[0] == 0
+    assert gone.sum() + staged_still.sum() == run.reads
+    if leaves:
+        found = block_use(spec, point.info(spec, ""), [totals(run)], Bootstrap(1, 10, 0))
+        assert found is not None and (found.units, found.pays_from) == (16, 5)
+        assert found.gone == gone[:17].tolist()
+        return
+    selected = np.concatenate([slab.selected.ravel() for slab in workload.slabs(0)])
+    _, counts = np.unique(np.unique(selected) // 16, return_counts=True)
+    assert staged_still[1:17].tolist() == np.bincount(counts, minlength=17)[1:].tolist()
 
 
 def test_an_axis_of_tables_changes_several_keys(tmp_path: Path) -> None:

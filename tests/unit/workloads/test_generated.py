@@ -427,6 +427,12 @@ def test_blocks_of_granules(seed: int, factor: int, units: int, width: int) -> N
             row = got.selected[step, layer]
             assert row[row != ABSENT].tolist() == wanted
             assert (row[len(wanted) :] == ABSENT).all()
+            assert got.units is not None
+            masks = got.units[step, layer].tolist()
+            for block, mask in zip(wanted, masks, strict=False):
+                inside = {one % factor for one in here if one // factor == block}
+                assert mask == sum(1 << unit for unit in inside)
+            assert not any(masks[len(wanted) :])
             for block in range(blocks):
                 inside = scores[step, layer, block * factor : (block + 1) * factor]
                 assert got.scores[step, layer, block] == inside.max()

@@ -453,3 +453,10 @@ ofs_core_session_view(const struct ofs_core *core, uint32_t session, struct ofs_
 		ofs_window_begin(s)};
 	return 0;
 }
+
+uint32_t
+ofs_core_session_chunk(const struct ofs_core *core, uint32_t session, uint32_t ordinal)
+{
+	assert(ordinal < core->sessions[session].count);
+	return ofs_session_list(core, session)[ordinal];
+}

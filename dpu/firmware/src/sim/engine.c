@@ -84,6 +84,7 @@ ofs_engine_close(struct ofs_engine *engine)
 	free(engine->batch_slot_of);
 	free(engine->demands);
 	free(engine->ends);
+	free(engine->used);
 	free(engine);
 }
 
@@ -139,6 +140,8 @@ ofs_engine_feed(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs
 		return -EINVAL;
 	if (!is_used_up(p) || (p->fed && p->slab.last))
 		return -EBUSY;
+	if (slab->units && ofs_sim_uses_open(engine))
+		return -ENOMEM;
 	p->slab = *slab;
 	p->slab_step = 0;
 	p->fed = 1;

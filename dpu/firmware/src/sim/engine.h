@@ -71,6 +71,8 @@ struct ofs_engine {
 	uint32_t *batch_slot_of; /* [session_max] */
 	uint32_t *demands;       /* [demand_max] of the current layer */
 	uint8_t *ends;           /* the same */
+	uint64_t *used;          /* [layer_count][chunk_max] units; NULL: no slab had any so far */
+	uint64_t gone[OFS_ENGINE_UNITS_MAX + 1]; /* blocks, by the units they were used for */
 	uint32_t layer_count;
 	uint32_t later_count; /* ends that the timing side still owes */
 	uint64_t now_ns, tick_ns;
@@ -94,6 +96,11 @@ struct ofs_row *ofs_sim_row(struct ofs_engine *engine, uint32_t batch_slot, uint
 void ofs_sim_row_step(struct ofs_row *row, const struct ofs_ledger *before,
 	const struct ofs_ledger *after);
 void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action);
+
+/* uses.c */
+int ofs_sim_uses_open(struct ofs_engine *engine);
+void ofs_sim_uses_add(struct ofs_engine *engine, const struct ofs_batch_slot *p, uint64_t at);
+void ofs_sim_uses_end(struct ofs_engine *engine, const struct ofs_action *retract);
 
 /* device.c */
 int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);

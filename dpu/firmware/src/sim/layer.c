@@ -69,6 +69,8 @@ ofs_sim_act(struct ofs_engine *engine)
 		for (int i = 0; i < count && rc == 0; i++)
 			if (actions[i].type == OFS_ACTION_READ)
 				rc = ofs_sim_read(engine, &actions[i]);
+			else if (actions[i].type == OFS_ACTION_RETRACT && engine->used)
+				ofs_sim_uses_end(engine, &actions[i]);
 			else if (actions[i].type == OFS_ACTION_COMPLETE
 				&& actions[i].waiter < engine->config.batch_slot_max
 				&& engine->batch_slots[actions[i].waiter].remaining)
@@ -234,6 +236,8 @@ step_run(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *
 		return rc;
 	if (!p->retrying)
 		ofs_sim_row_step(row, &before, ledger);
+	if (!p->retrying && p->slab.units)
+		ofs_sim_uses_add(engine, p, at);
 	for (uint32_t i = 0; i < step->demand_count; i++)
 		p->remaining += engine->ends[i] >= OFS_END_LATE;
 	if (p->remaining == 0)

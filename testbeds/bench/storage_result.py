@@ -158,7 +158,7 @@ class StorageResult(BenchResult, kw_only=True):
     cases: list[CaseFigures]
     emulated: list[Drive]
     granules: Granules
-    entries: list[EntryFigures]
+    entries: list[EntryFigures] = msgspec.field(default_factory=list)
     """Empty where the file system reads no sectors of 512 B with O_DIRECT; a note says so."""
     reference: str
     path: str

@@ -39,9 +39,7 @@ def validate(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record",
-            metavar="DIR",
-            help="instead: record them here first, by default 49 runs of some ten seconds",
+            "--record", metavar="DIR", help="instead: record them here first, 49 runs of some 10 s"
         ),
     ] = None,
     repeats: Annotated[
@@ -51,8 +49,7 @@ def validate(
             metavar="N",
             min=LEAST_REPEATS,
             show_default="14",
-            help="with --record: how often each workload to predict runs, and one to fit half as "
-            "often; more where intervals stay too wide",
+            help="with --record: rounds; more where intervals stay too wide",
         ),
     ] = None,
     isolate: Annotated[
@@ -70,10 +67,10 @@ def validate(
 ) -> None:
     """Fit dpu_x86_measured to recorded runs, and predict runs of other workloads with it.
 
-    With --record it records both first: three workloads to fit to and two to predict, each
-    several times. Exit code 0 for `calibrated`, 1 for any other verdict. A model that misses any
-    figure is `uncalibrated`; one that misses none, but could not be judged on all, is `not
-    measurable here`.
+    With --record it records both first: two workloads to predict in each round, and three to
+    fit to in every second. Exit code 0 for `calibrated`, 1 for any other verdict. A model that
+    misses any figure is `uncalibrated`; one that misses none, but could not be judged on all, is
+    `not measurable here`.
     """
     from rich.console import Group
 

@@ -107,7 +107,7 @@ def test_the_last_token_counts_though_its_step_ends_after_the_request(tmp_path: 
     One token alone is a record too."""
     engine = Engine(tmp_path, 10, 0)
     engine.plans.arrive(engine.request)
-    plan = engine.plans.plan({"r": 10}, lambda _: [0, 1])
+    plan = engine.plans.plan({"r": 10}, lambda _: ([0, 1],))
     engine.plans.finish(engine.request)
     engine.now = 140
     engine.plans.learn(Report(plan.number, 0, there=There()))

@@ -382,7 +382,7 @@ def test_a_folder_that_holds_no_causal_lm_is_one_line(
 ) -> None:
     model = model_of(tmp_path, "llama")
     config = json.loads((model / "config.json").read_text())
-    for kind in ("bert", "qwen3_next"):
+    for kind in ("bert", "bamba"):
         (model / "config.json").write_text(json.dumps({**config, "model_type": kind}))
         assert run(words_of(tier, model, text)) == 2
         assert f"architecture '{kind}' is not supported" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_a_model_leads_to_its_demo(told: Told, monkeypatch: pytest.MonkeyPatch) 
     marker = SimpleNamespace(parameters=1, size_bytes=2, content="00")
     assert {"parameters", "size_bytes", "content"} <= set(Marker.__struct_fields__)
     monkeypatch.setattr(
-        "offstage.testbeds.models.get.get", lambda *_: (Path("folder"), marker, True)
+        "offstage.testbeds.models.get.get", lambda *_, **__: (Path("folder"), marker, True)
     )
     words = told("models", "get", "smollm2-135m")
     assert words == ["demo", "--model", "smollm2-135m"]

@@ -114,9 +114,9 @@ class SparseResult(BenchResult, kw_only=True):
     def _live(self) -> Table:
         columns = [
             Column("live on", left=True),
-            Column("context", "{:,}".format),
-            Column("k"),
-            Column("drives"),
+            Column("context", "{:,}".format, left=True),
+            Column("k", left=True),
+            Column("drives", left=True),
             Column("first", _ms),
             Column("stall mean", _ms, short="mean"),
             Column("p99", _ms),
@@ -133,10 +133,10 @@ class SparseResult(BenchResult, kw_only=True):
         if not self.carried:
             return []
         columns = [
-            Column("context", "{:,}".format),
-            Column("k"),
-            Column("drives"),
-            Column("sessions"),
+            Column("context", "{:,}".format, left=True),
+            Column("k", left=True),
+            Column("drives", left=True),
+            Column("sessions", left=True),
             Column("first", _ms),
             Column("stall mean", _ms, short="mean"),
             Column("p99", _ms),
@@ -148,9 +148,9 @@ class SparseResult(BenchResult, kw_only=True):
             Column("binds", left=True),
         ]
         carried = [
-            Column("context", "{:,}".format),
-            Column("k"),
-            Column("drives"),
+            Column("context", "{:,}".format, left=True),
+            Column("k", left=True),
+            Column("drives", left=True),
             Column("sessions"),
             Column("reads/s of a drive", UNITS["/s"]),
             Column("core", UNITS["%"]),

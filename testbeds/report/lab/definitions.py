@@ -245,6 +245,12 @@ LAB_DEFINITIONS = (
         "link serve at most. Null otherwise.",
     ),
     Definition(
+        "used",
+        "used",
+        "The utilisation of each part of the device while sessions decoded, by the parts of "
+        "`offstage bottleneck`; the mean over seeds. Empty where the experiment names no device.",
+    ),
+    Definition(
         "block_use",
         "block use",
         "Where more is staged together than is selected: blocks that left the arena (`gone`) by "
@@ -253,12 +259,6 @@ LAB_DEFINITIONS = (
         "used for more; the mean of those gone, with its interval over seeds. `pays_from`: so many "
         "single units keep a drive of the preset busy at least as long as the block. Null "
         "otherwise.",
-    ),
-    Definition(
-        "used",
-        "used",
-        "The utilisation of each part of the device while sessions decoded, by the parts of "
-        "`offstage bottleneck`; the mean over seeds. Empty where the experiment names no device.",
     ),
 )
 

@@ -36,9 +36,14 @@ def _sentence(found: SparseResult) -> str:
         return "Decoding from drives, live."
     one = found.carried[0]
     return (
-        f"{one.sessions:.1f} sessions of {one.context_tokens:,} tokens decode from {one.drives} "
-        f"drive(s) and one core until tokens wait {100 * found.waits:g} % of their time (modelled)."
+        f"{one.sessions:.1f} sessions of {one.context_tokens:,} tokens decode from "
+        f"{_drives(one.drives)} and one core until tokens wait {100 * found.waits:g} % of their "
+        "time (modelled)."
     )
+
+
+def _drives(count: int) -> str:
+    return "one drive" if count == 1 else f"{count} drives"
 
 
 def _curves(found: SparseResult) -> Figure:
@@ -50,7 +55,7 @@ def _curves(found: SparseResult) -> Figure:
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for (context, selected, drives), points in lines.items():
-            label = f"{context:,} tokens, k {selected}, {drives} drive(s)"
+            label = f"{context:,} tokens, k {selected}, {_drives(drives)}"
             axes.plot(
                 [one.sessions for one in points],
                 [100 * one.waits for one in points],

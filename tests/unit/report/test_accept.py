@@ -293,11 +293,11 @@ def test_a_bench_of_an_engine_is_a_run_of_its_own(tmp_path: Path) -> None:
     prompts that are alone are no trace, and pay for the tier by length."""
     counters = {"get_unreadable": 2.0}
     arms = {
-        "recompute": Arm([1.0, 1.0], [0, 0]),
-        "tier": Arm([1.5, 0.1], [0, 48], counters),
-        "file system": Arm([2.0, 2.0], [0, 0]),
+        "recompute": Arm([1.0] * 4, [0] * 4),
+        "tier": Arm([1.5, 0.1, 1.5, 0.1], [0, 48, 0, 48], counters),
+        "file system": Arm([2.0] * 4, [0] * 4),
     }
-    engine = msgspec.structs.replace(RESULTS["engine"], arms=arms, rounds=1, tokens=[32, 64])
+    engine = msgspec.structs.replace(RESULTS["engine"], arms=arms, rounds=2, tokens=[32, 64])
     path = tmp_path / "engine.json"
     path.write_text(as_json(engine.document()), encoding="utf-8")
     found = of_run(path)

@@ -238,12 +238,6 @@ int ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket);
 /* What was asked may be done all the same: a session that it opens is nobody's. */
 int ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket);
 
-/*
- * A fetch may be begun with the session OFS_NONE: its hits are read, which needs none, and nothing
- * is sent. It has to join one, or be cancelled, before its end is waited for.
- */
-void ofs_driver_fetch_join(struct ofs_driver *driver, uint64_t ticket, uint32_t session);
-
 /* Begin, poll and end in one call. */
 int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
 int ofs_driver_put(struct ofs_driver *driver, const struct ofs_put *put);

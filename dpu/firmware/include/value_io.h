@@ -10,10 +10,7 @@
  * Pieces of a value are blocks, and those of one layer in a row are one call of the driver. A whole
  * one that lies in one part of the task's memory is read into it and written out of it, any other
  * is copied once more. A value that is *held* has a session too, so that its blocks stay, and can
- * be announced to the prefetch. The oldest holds end where other tasks need their sessions. A
- * retrieve of a held value reads its first pieces while the daemon is asked for it, and takes them
- * where the value is still the same. So the memory of a retrieve that failed may hold parts of that
- * value: of its own key, and of no other.
+ * be announced to the prefetch. The oldest holds end where other tasks need their sessions.
  *
  * A list has the keys of a volume, as many as fit, as NVMe's Key Value commands lay them out: their
  * number (u32), and of each its length (u16) and bytes, zeros behind it up to a multiple of 4. It

@@ -156,67 +156,6 @@ test_a_held_value_stays_until_it_is_let_go(void)
 	bed_close(&bed);
 }
 
-/* How many blocks were read before the daemon answered; the task has not ended. */
-static uint64_t
-read_ahead(struct bed *bed, struct errand *errand, uint64_t timeout_ns)
-{
-	struct ofs_driver_stats before, after;
-	struct ofs_value_task *ended[1];
-
-	errand_retrieve(bed, errand, 1, VALUE_MAX);
-	errand->task.timeout_ns = timeout_ns;
-	assert(ofs_driver_stats_get(bed->hosts[0].driver, &before) == 0);
-	errand_submit(bed, 0, errand);
-	assert(ofs_value_io_run(bed->ios[0], 0, ended, 1) == 0);
-	assert(errand->task.state == OFS_TASK_ASKED);
-	assert(ofs_driver_stats_get(bed->hosts[0].driver, &after) == 0);
-	return after.hits - before.hits;
-}
-
-/* Before the answer its blocks are those of the value that was held, and after it those of the
- * value that is there: whatever others did to the key meanwhile. */
-static void
-test_a_held_value_is_read_while_it_is_asked_for(uint64_t seed)
-{
-	struct errand *errand = &errands[0], *other = &errands[1];
-	struct bed bed;
-
-	bed_open(&bed, seed, 4);
-	errand_store(&bed, errand, 1, LONG);
-	assert(errand_alone(&bed, errand) == 0);
-	assert(read_ahead(&bed, errand, 0) == 0);
-	errand_settle(&bed, 0);
-	errand_name(errand, OFS_VALUE_RETRIEVE, 1);
-	errand->task.flags = OFS_TASK_HOLD;
-	errand->task.hold_ns = 100 * SECOND_NS;
-	assert(errand_alone(&bed, errand) == 0);
-	for (uint8_t round = 1; round < 8; round++) { /* of one length, but for the last */
-		assert(read_ahead(&bed, errand, 0) > 0);
-		errand_settle(&bed, 0);
-		errand->bytes[0] ^= round - 1;
-		errand_check(errand, LONG);
-		errand_store(&bed, other, 1, round < 7 ? LONG : LONG + 1);
-		other->bytes[0] ^= round;
-		errand_submit(&bed, 1, other);
-		errand_settle(&bed, 1);
-		(void)read_ahead(&bed, errand, 0); /* what was held, and is not the value now */
-		errand_settle(&bed, 0);
-		errand->bytes[0] ^= round;
-		errand_check(errand, round < 7 ? LONG : LONG + 1);
-	}
-	assert(read_ahead(&bed, errand, 1) > 0);
-	world_pass(&bed.world, SECOND_NS);
-	errand_settle(&bed, 0);
-	assert(errand->task.rc == -ETIMEDOUT);
-	errand_name(other, OFS_VALUE_DELETE, 1);
-	errand_submit(&bed, 1, other);
-	errand_settle(&bed, 1);
-	assert(read_ahead(&bed, errand, 0) > 0);
-	errand_settle(&bed, 0);
-	assert(errand->task.rc == -ENOENT && errand->task.value_length == 0);
-	bed_close(&bed);
-}
-
 /* More values are held than there are sessions, and yet every task ends. */
 static void
 test_holds_give_way(void)
@@ -440,8 +379,6 @@ main(void)
 	test_a_store_is_there_when_it_is_committed();
 	test_a_store_that_is_dropped_stores_nothing();
 	test_a_held_value_stays_until_it_is_let_go();
-	test_a_held_value_is_read_while_it_is_asked_for(11);
-	test_a_held_value_is_read_while_it_is_asked_for(12);
 	test_holds_give_way();
 	test_a_late_task_is_given_up();
 	test_parts_land_in_turns();

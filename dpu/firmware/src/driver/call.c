@@ -224,8 +224,8 @@ ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns)
 	return rc;
 }
 
-struct ofs_call *
-ofs_call_find(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
+static struct ofs_call *
+find_call(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
 {
 	uint32_t index = (uint32_t)ticket;
 	struct ofs_call *call;
@@ -243,7 +243,7 @@ ofs_call_find(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_
 int
 ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
 {
-	struct ofs_call *call = ofs_call_find(driver, ticket, ops);
+	struct ofs_call *call = find_call(driver, ticket, ops);
 
 	if (call == NULL)
 		return -EBADF;
@@ -258,7 +258,7 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_o
 int
 ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
 {
-	struct ofs_call *call = ofs_call_find(driver, ticket, ops);
+	struct ofs_call *call = find_call(driver, ticket, ops);
 
 	if (call == NULL)
 		return -EBADF;

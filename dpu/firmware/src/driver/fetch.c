@@ -1,8 +1,6 @@
 /* Fetch: the caller's side. fetch_piece.c handles its pieces. */
 #include "driver/internal.h"
 
-#include <assert.h>
-
 static uint32_t
 stride_min(const struct ofs_fabric *fabric, const struct ofs_fetch *fetch)
 {
@@ -61,20 +59,6 @@ ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint6
 	driver->stats.fetches++;
 	(void)ofs_calls_turn(driver);
 	return 0;
-}
-
-void
-ofs_driver_fetch_join(struct ofs_driver *driver, uint64_t ticket, uint32_t session)
-{
-	struct ofs_call *call = ofs_call_find(driver, ticket, &ofs_fetch_ops);
-
-	assert(call != NULL && call->fetch->session == OFS_NONE);
-	call->fetch->session = session;
-	for (uint32_t i = call->commands; i != OFS_NONE; i = driver->pending[i].next) {
-		driver->pending[i].sqe.session = session;
-		driver->pending[i].due_ns = 0;
-	}
-	(void)ofs_calls_turn(driver);
 }
 
 int

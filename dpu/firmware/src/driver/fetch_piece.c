@@ -2,8 +2,7 @@
  * One piece of a fetch: as many demands as a STEP carries. It keeps one payload area throughout.
  * Its states:
  *
- *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full, or the
- *             session is not known yet
+ *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full
  *   flying    until its completion; what lands meanwhile is read as it lands
  *   due       the DPU was busy: the same STEP again -> flying
  *             some blocks are still wanted: a new STEP for these -> flying
@@ -178,10 +177,7 @@ begin_piece(struct ofs_driver *driver, struct ofs_call *call)
 			call->stall_begin_ns = ofs_driver_now_ns(driver);
 			call->stall_begin_copy_ns = fetch->copy_ns;
 		}
-		if (fetch->session == OFS_NONE)
-			pending->due_ns = OFS_NEVER_NS;
-		else
-			rc = ofs_call_send(driver, index);
+		rc = ofs_call_send(driver, index);
 	}
 	if (rc != 0) {
 		ofs_command_drop(driver, index);

@@ -170,9 +170,6 @@ bool ofs_calls_turn(struct ofs_driver *driver);
 /* Waits until a turn may have something to do. 0; -ETIMEDOUT at `until_ns`; else every call has
  * ended with the error. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
-/* NULL: no such call, or of another kind. */
-struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
-	const struct ofs_call_ops *ops);
 /* Waits for its end. -EBADF: no such call, or of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* Ends it immediately, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */

@@ -250,8 +250,6 @@ static void
 opened(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
 	io->session_count += told->rc == 0;
-	if (task != NULL && task->value_length > 0) /* until now, of what was held */
-		ofs_task_settle_ahead(io, task, told);
 	if (task == NULL && told->rc == 0)
 		ofs_task_over(io, told->session);
 	else if (task == NULL)

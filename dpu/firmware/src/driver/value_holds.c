@@ -38,15 +38,6 @@ ofs_task_end_holds_until(struct ofs_value_io *io, uint64_t now_ns)
 			io->holds_until_ns = io->holds[i].until_ns;
 }
 
-struct ofs_task_hold *
-ofs_task_hold_of(struct ofs_value_io *io, const struct ofs_key *key)
-{
-	for (uint32_t i = io->hold_count; i-- > 0;)
-		if (ofs_key_equal(&io->holds[i].key, key))
-			return &io->holds[i];
-	return NULL;
-}
-
 void
 ofs_task_yield(struct ofs_value_io *io, uint32_t count)
 {
@@ -92,8 +83,6 @@ ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task)
 	uint64_t now_ns = ofs_driver_now_ns(io->driver);
 
 	*hold = (struct ofs_task_hold){.key = task->key,
-		.chunk = task->chunk,
-		.length = task->value_length,
 		.session = task->session,
 		.once = (task->flags & OFS_TASK_ONCE) != 0,
 		.until_ns = task->hold_ns < OFS_NEVER_NS - now_ns ? now_ns + task->hold_ns : OFS_NEVER_NS};

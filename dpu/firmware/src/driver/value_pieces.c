@@ -226,52 +226,6 @@ begin_run(struct ofs_value_io *io, struct ofs_task_run *run, struct ofs_value_ta
 	return 0;
 }
 
-/*
- * The value of a retrieve that waits for its answer is, most likely, what it was when it was held.
- * So its first pieces are read meanwhile, where nothing else is to be done; the answer says whether
- * they are the value's, and the chunk's key whether they are of one store.
- */
-static int
-read_ahead(struct ofs_value_io *io)
-{
-	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++) {
-		const struct ofs_task_batch *batch = &io->batches[i];
-		struct ofs_value_task *task = batch->tasks[0];
-		const struct ofs_task_hold *hold;
-
-		if (!batch->used || batch->asking.verb != OFS_VALUE_RETRIEVE || task == NULL
-			|| task->flags & OFS_TASK_HOLD || (hold = ofs_task_hold_of(io, &task->key)) == NULL
-			|| (task->flags & OFS_TASK_WHOLE && hold->length != task->length))
-			continue;
-		task->session = OFS_NONE;
-		ofs_task_cut(io, task, &hold->chunk, hold->length);
-		return task->piece_count > 0 ? begin_run(io, &io->runs[0], task) : 0;
-	}
-	return 0;
-}
-
-void
-ofs_task_settle_ahead(struct ofs_value_io *io, struct ofs_value_task *task,
-	const struct ofs_value_told *told)
-{
-	struct ofs_task_hold *hold = ofs_task_hold_of(io, &task->key);
-
-	if (told->rc == 0 && told->length == task->value_length
-		&& ofs_key_equal(&told->chunk, &task->chunk)) {
-		for (uint32_t i = 0; i < io->run_max; i++)
-			if (io->runs[i].task == task)
-				ofs_driver_fetch_join(io->driver, io->runs[i].ticket, told->session);
-		return;
-	}
-	if (told->rc == 0 && hold != NULL) {
-		hold->chunk = told->chunk;
-		hold->length = told->length;
-	}
-	ofs_task_runs_cancel(io, task);
-	task->pieces_begun = 0;
-	task->value_length = 0;
-}
-
 int
 ofs_task_runs_begin(struct ofs_value_io *io)
 {
@@ -281,8 +235,6 @@ ofs_task_runs_begin(struct ofs_value_io *io)
 
 	while (rc == 0 && (run = free_run(io)) != NULL && (task = ofs_task_next(io)) != NULL)
 		rc = begin_run(io, run, task);
-	if (rc == 0 && io->flying_count == 0)
-		rc = read_ahead(io);
 	return rc == -EAGAIN ? 0 : rc;
 }
 

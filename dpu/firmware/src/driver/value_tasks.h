@@ -48,8 +48,6 @@ struct ofs_task_batch {
 
 struct ofs_task_hold {
 	struct ofs_key key;
-	struct ofs_key chunk; /* of the value when it was last looked for, */
-	uint64_t length;      /* and its length */
 	uint32_t session;
 	bool once;
 	uint64_t until_ns;
@@ -96,8 +94,6 @@ void ofs_task_end_holds_until(struct ofs_value_io *io, uint64_t now_ns);
 void ofs_task_end_holds_of(struct ofs_value_io *io, const struct ofs_key *key, bool once);
 /* So many of the oldest holds end. */
 void ofs_task_yield(struct ofs_value_io *io, uint32_t count);
-/* The hold of a key; NULL: there is none. */
-struct ofs_task_hold *ofs_task_hold_of(struct ofs_value_io *io, const struct ofs_key *key);
 /* A session that was opened for a task that holds. */
 void ofs_task_hold(struct ofs_value_io *io, struct ofs_value_task *task);
 
@@ -128,10 +124,6 @@ int ofs_task_run_end(struct ofs_value_io *io, struct ofs_task_run *run);
 /* Copies `size` bytes between the task's memory at `offset` and `row`; `out`: into the memory. */
 void ofs_task_copy(const struct ofs_value_task *task, uint64_t offset, uint8_t *row, uint64_t size,
 	bool out);
-/* Of a retrieve that was asked for: what has been read of it already is of what was told, and goes
- * on; or is read again. */
-void ofs_task_settle_ahead(struct ofs_value_io *io, struct ofs_value_task *task,
-	const struct ofs_value_told *told);
 /* Nothing of the task's memory is used from here on; NULL: of any task's. */
 void ofs_task_runs_cancel(struct ofs_value_io *io, const struct ofs_value_task *task);
 

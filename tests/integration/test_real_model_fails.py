@@ -70,6 +70,18 @@ def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Pa
     assert damaged["positions"] == whole["positions"]
 
 
+def test_a_selection_that_never_fits_is_refused_before_the_prefill(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is the largest selection checked first, and not after the prefill and the smaller ones?"""
+    model = model_of(tmp_path, "llama")
+    with start(tmp_path, 2, 4096, 512, 12) as tier:
+        assert run(words_of(tier, model, text, "--select-blocks", "6,all")) == 2
+    told = capsys.readouterr().err
+    assert "blocks never fits into the tenant's 12 slots" in told
+    assert "prefill" not in told
+
+
 def test_a_ledger_that_differs_fails_the_run(
     tier: Daemon,
     text: Path,

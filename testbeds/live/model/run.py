@@ -12,6 +12,7 @@ from offstage.testbeds.capture.model import ARCHITECTURES, Loaded, look, text_to
 from offstage.testbeds.capture.rope import parse_rope
 from offstage.testbeds.live.host_run import check_alone, machine_notes
 from offstage.testbeds.live.model.fit import (
+    blocks_chosen,
     check_selects,
     context_lengths,
     load_known,
@@ -68,6 +69,9 @@ def decode_text(
     each = len(tokens) // options.sessions
     lengths = context_lengths(options, loaded, one.geometry, each, control)
     longest = max(lengths)
+    end, most = longest + options.steps, max(options.selections)
+    most = blocks_chosen(most, loaded.shape, one.geometry, end)
+    control.session_close(control.session_open(select_blocks=most))  # refused before a prefill
     read = longest + (0 if options.generate else options.steps + 1)
     texts = parts_of(tokens, options.sessions, read, loaded.tokenizer.bos_token_id)
     keep = options.sessions == 1 and len(lengths) * len(options.kv_dtypes) > 1

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def register(app: typer.Typer) -> None:
 
 def bottleneck(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="folder of a demo, a lab run or a testbed's run")
+        Path,
+        typer.Argument(metavar="RUN", help="folder of a demo, of a lab, testbed or pod run"),
     ],
     policy: PolicyOption = "",
     form: FormatOption = Format.text,
@@ -42,7 +44,8 @@ def bottleneck(
 
     Each step has the figure that decides it. Then the run is run again in virtual time with one
     step changed at a time: what gains most tokens/s binds, and the same on top of that change gives
-    the next limit. Without a decision log there are the figures only.
+    the next limit. Without a decision log there are the figures only. Of a pod, with a recording of
+    each member in a folder of its name, it also says which member binds, and what even loads gain.
     """
     from rich.console import Group
     from rich.text import Text
@@ -51,6 +54,7 @@ def bottleneck(
     from offstage.testbeds.report.bottleneck.section import (
         absences,
         bottleneck_table,
+        members_table,
         unchanged,
     )
 
@@ -61,18 +65,26 @@ def bottleneck(
         *absences(found),
         *note_lines(found.notes),
     ]
-    shown = Group(Text(found.sentence), "", bottleneck_table(found), *map(Text, lines))
+    tables = [bottleneck_table(found), *([members_table(found)] if found.members else [])]
+    shown = Group(Text(found.sentence), "", *tables, *map(Text, lines))
     emit(found, form, shown)
 
 
 def bottleneck_of(run: Path, policy: str = "") -> "Bottleneck":
-    """The bottleneck of any run, with its progress on stderr."""
+    """The bottleneck of any run, with its progress on stderr. BadInput: a policy of a pod."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.page.files import SUMMARY_NAME, holds_lab_summary
     from offstage.testbeds.report.rerun.lab import lab_bottleneck
+    from offstage.testbeds.report.rerun.pod import holds_pod, pod_bottleneck, read_pod
     from offstage.testbeds.report.rerun.recorded import recorded_bottleneck
 
     run = run.parent if run.is_file() else run
+    if holds_pod(run):
+        if policy:
+            raise BadInput("a pod has one run, and no policies", "--policy", "leave it out")
+        phases = PHASES * len(read_pod(run).members)  # each member's log is read and run again
+        with shown(phases) as progress:
+            return pod_bottleneck(run, progress)
     is_lab = (run / SUMMARY_NAME).is_file() and holds_lab_summary(run)
     with shown(PHASES) as progress:
         return (lab_bottleneck if is_lab else recorded_bottleneck)(run, policy, progress)

@@ -86,7 +86,7 @@ def report(
     accept: AcceptOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Write report.html from summary.json and show its table, or compare lab runs.
+    """Write report.html from summary.json or pod.json and show its table, or compare lab runs.
 
     With --figures, RUN is anything a page was made of, also the file of `bench engine --out`. With
     two RUNs each policy of the second is compared with the same one of the first, with --against
@@ -96,6 +96,7 @@ def report(
     from rich.text import Text
 
     from offstage.testbeds.report.page.files import holds_lab_summary
+    from offstage.testbeds.report.rerun.pod import holds_pod
 
     if len(runs) > 1 or against or figures:
         if paper is not None:
@@ -118,7 +119,10 @@ def report(
         from offstage.testbeds.cli.bottleneck import bottleneck_of
 
         binds = bottleneck_of(run)
-    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds, judged)
+    if run.is_dir() and holds_pod(run):
+        sentence, table = _pod(run, page, binds, judged)
+    else:
+        sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds, judged)
     result: PageMade = {"sentence": sentence, "report": str(page)}
     return emit(result, form, Group(table, "", sentence, "", str(page)))
 
@@ -181,6 +185,18 @@ def _demo(
     summary = read_summary(run)
     write_report(summary, page, binds, judged)
     return summary.sentence, console_table(summary)
+
+
+def _pod(
+    run: Path, page: Path, binds: "Bottleneck | None", judged: str
+) -> "tuple[str, RenderableType]":
+    from offstage.testbeds.report.bottleneck.pod_page import write_pod_report
+    from offstage.testbeds.report.bottleneck.section import ASK, members_table
+    from offstage.testbeds.report.rerun.pod import pod_by_figures
+
+    found = binds or pod_by_figures(run, ASK)
+    write_pod_report(found, page, offstage.__version__, judged)
+    return found.sentence, members_table(found)
 
 
 def _lab(

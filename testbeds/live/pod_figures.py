@@ -88,8 +88,15 @@ class PodResult(msgspec.Struct, kw_only=True):
     blocks_recomputed: int
     attention_checked: int
     attention_error_max: float
+    selected: int
+    """Blocks that tokens selected, those of the HBM pool among them."""
+    tokens_per_s: float
+    """Of all sessions, while they decoded."""
+    stall_ms_mean: float
     stall_ms_p50: float
     stall_ms_p99: float
+    token_ms_mean: float
+    """The mean time of a token, its pace and its stall included."""
     token_ms_max: float
     """The longest time of a token, including all delays from a dead member."""
     tokens: int
@@ -142,7 +149,7 @@ def pod_result(
         for one in sessions.members
         if one.member.state == "up"
     }
-    stall_ms = record.stall_ms()
+    stall_ms, token_ms = record.stall_ms(), record.token_ms()
     return PodResult(
         epoch=found.epoch,
         shard_tokens=found.shard_tokens,
@@ -174,9 +181,13 @@ def pod_result(
         pace_overruns=-1.0,
         attention_checked=record.attention_checked,
         attention_error_max=record.attention_error_max,
+        selected=sum(one.selected for one in record.tokens),
+        tokens_per_s=len(record.tokens) / record.wall_s if record.wall_s else 0.0,
+        stall_ms_mean=float(stall_ms.mean()),
         stall_ms_p50=quantile(stall_ms, 0.5),
         stall_ms_p99=quantile(stall_ms, 0.99),
-        token_ms_max=float(record.token_ms().max()),
+        token_ms_mean=float(token_ms.mean()),
+        token_ms_max=float(token_ms.max()),
         tokens=len(record.tokens),
         passed_over=record.passed_over,
         wall_s=record.wall_s,

@@ -1,5 +1,6 @@
 """Does `offstage bottleneck` run a run again, and refuse in one line what it cannot?"""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from asic_logs import recorded, written
 from lab_runs import SPEC, here
 
 from offstage import __version__
+from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.layouts import ENDS
 from offstage.testbeds.cli import run
 from offstage.testbeds.lab.results.summary import PointSummary
+from offstage.testbeds.live.pod_figures import MemberResult, PodResult
 from offstage.testbeds.report.page.files import read_lab_summary
 
 RECORD: dict[str, Any] = {"version": __version__, "closed": True, "stages": {}}
@@ -159,3 +163,72 @@ def test_without_a_device_only_what_the_spec_says_is_changed(experiment: Path, c
     assert here("run", "e.toml", "--out", "swept") == 0
     assert run(["bottleneck", "swept"]) == 2
     assert "sweep" in capsys.readouterr().err
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Path:
+    """The folder of a run over two members, `a` with twice the demands of `b`, and a recording of
+    each. A token of the host takes 2 ms, of which it waited 1."""
+    member = {field: 0 for field in MemberResult.__struct_fields__} | {"state": "served"}
+    members = {
+        "a": member | {"weight": 1, "demands": 200},
+        "b": member | {"weight": 1, "demands": 100},
+    }
+    log = recorded()
+    for name in members:
+        written(tmp_path, log, **RECORD).rename(tmp_path / name)
+    figures = {field: 0 for field in PodResult.__struct_fields__ if field != "notes"}
+    figures |= {
+        "members": members,
+        "selected": 600,
+        "demands": 300,
+        "tokens": read_tokens(tmp_path),
+    }
+    figures |= {"pace_overruns": -1.0, "tokens_per_s": 500.0}
+    figures |= {"token_ms_mean": 2.0, "stall_ms_mean": 1.0}
+    (tmp_path / "pod.json").write_text(json.dumps(figures))
+    return tmp_path
+
+
+def read_tokens(folder: Path) -> int:
+    """Steps of a member's log."""
+    return closed_loop(read_trace(folder / "a"), read_preset("dpu_x86_measured")).tokens
+
+
+def test_a_pod_waits_for_its_slowest_member(pod: Path, capsys: Any) -> None:
+    """Two members of equal recordings wait equally, so that the pod's wait is that of one. With
+    half the load at `b`, even loads help as far as `a` has more than its share. A change is made
+    at both; what a token does not wait is the host's own time."""
+    found = asked(capsys, str(pod))
+    a, b = found["members"]
+    assert (a["load"], b["load"]) == pytest.approx((4 / 3, 2 / 3))
+    assert a["stall_ms"] == b["stall_ms"] == found["stall_ms"] > 0
+    assert found["member"] == "a" and "2 members a is waited for longest" in found["sentence"]
+    assert found["tokens_per_s"] == pytest.approx(1000 / (1 + found["stall_ms"]))
+    assert (found["run_tokens_per_s"], found["run_stall_ms"]) == (500.0, 1.0)
+    # By load `b` would wait longer: it waits as long as `a` for half the demands.
+    even_ms = found["stall_ms"] * 3 / 2
+    now, even = 1 / (1 + found["stall_ms"]), 1 / (1 + even_ms)
+    assert found["even_gain"] == pytest.approx(even / now - 1)
+    steps = by_name(found)
+    assert steps["compute"]["figure"] == 0.5 and steps["HBM capacity"]["figure"] == 0.5
+    assert steps["flash"]["figure"] == max(one["used"]["flash"] for one in found["members"])
+    assert steps["flash"]["gain"] > 0.01 and steps["flash"]["stall_ms"] < found["stall_ms"]
+    assert run(["report", str(pod), "--bottleneck"]) == 0
+    page = (pod / "report.html").read_text()
+    assert "Which member binds" in page and "How evenly members are used" in page
+
+
+def test_a_pod_without_a_members_recording_has_figures_alone(pod: Path, capsys: Any) -> None:
+    (pod / "b/decisions.log").unlink()
+    found = asked(capsys, str(pod))
+    assert found["binds"] is None and "no recording in b/" in found["rerun_absent"]
+    assert [one["stall_ms"] for one in found["members"]] == [None, None]
+    assert found["member"] is None and found["members"][0]["load"] == pytest.approx(4 / 3)
+    assert run(["report", str(pod)]) == 0
+    assert "Which member binds" in (pod / "report.html").read_text()
+    assert run(["bottleneck", str(pod), "--policy", "window"]) == 2
+    assert "a pod has one run" in capsys.readouterr().err
+    (pod / "pod.json").write_text("{}")
+    assert run(["bottleneck", str(pod)]) == 2
+    assert "not the result of a pod" in capsys.readouterr().err

@@ -1,13 +1,28 @@
 """The section of a page, and the table of a terminal, on what binds a run."""
 
-from offstage.testbeds.report.bottleneck.tree import DEFINED, Bottleneck, Step, signed
+from offstage.asic_model.twice import PARTS
+from offstage.testbeds.report.bottleneck.tree import (
+    DEFINED,
+    Bottleneck,
+    MemberBinds,
+    Step,
+    signed,
+)
 from offstage.testbeds.report.page.markup import section
-from offstage.testbeds.report.page.numbers import milliseconds, percent
+from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import tag, with_code
 from offstage.testbeds.table import Cell, Column, Table
 
-__all__ = ["ASK", "absences", "bottleneck_section", "bottleneck_table", "unchanged"]
+__all__ = [
+    "ASK",
+    "absences",
+    "bottleneck_section",
+    "bottleneck_table",
+    "members_section",
+    "members_table",
+    "unchanged",
+]
 
 TITLE = "What binds"
 CAPTION = "A step binds by its figure from the limit beside it on."
@@ -28,6 +43,21 @@ RERUN = (
     Column("gain", tip="In tokens/s, over the unchanged re-run."),
     Column("gain then", tip="Once what binds is changed, over that."),
     Column("changed", left=True, brief=False),
+)
+
+
+MEMBERS = (
+    Column("member", left=True),
+    Column("demands", count),
+    Column("load", ratio, tip="Demands over weight, in those of the mean member."),
+    Column("hit rate", percent),
+    Column("read", brief=False, tip="From its drive."),
+    Column("a token waits", tip="For this member alone, in the mean, in virtual time."),
+    *(Column(part, tip=f"{DEFINED[part]}, in virtual time") for part in PARTS),
+)
+MEMBERS_CAPTION = (
+    "A token asks all members at once and goes on when the last has answered: of the tier, the "
+    "member that it waits for longest binds."
 )
 
 
@@ -83,6 +113,27 @@ def bottleneck_section(found: Bottleneck) -> str:
     body += as_html(bottleneck_table(found), f"what binds {found.subject}")
     caption = CAPTION if found.binds is None else f"{CAPTION} {CHECKED}"
     return section("bottleneck", TITLE, body, f"{found.subject}. {caption}")
+
+
+def members_table(found: Bottleneck) -> Table:
+    """A row for each member of a pod."""
+    return Table.of(MEMBERS, [_member(one, found.member) for one in found.members])
+
+
+def members_section(found: Bottleneck) -> str:
+    """The section of a page on the members of a pod."""
+    body = as_html(members_table(found), f"members of {found.subject}")
+    return section("members", "Which member binds", body, MEMBERS_CAPTION)
+
+
+def _member(one: MemberBinds, slowest: str | None) -> list[object]:
+    wait = Cell("–", tip=one.absent) if one.stall_ms is None else milliseconds(one.stall_ms)
+    read = Cell("–", tip="it was gone") if one.bytes_read < 0 else size(one.bytes_read)
+    shares = [
+        percent(one.used[part]) if part in one.used else Cell("–", tip=one.absent) for part in PARTS
+    ]
+    name = Cell(one.name, "best" if one.name == slowest else "", tip=one.state)
+    return [name, one.demands, one.load, one.hit_rate, read, wait, *shares]
 
 
 def _figure(one: Step) -> Cell:

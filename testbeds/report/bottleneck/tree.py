@@ -33,6 +33,7 @@ __all__ = [
     "STEPS",
     "Bottleneck",
     "Figure",
+    "MemberBinds",
     "Outcome",
     "Rerun",
     "Step",
@@ -117,6 +118,25 @@ class Step(msgspec.Struct, kw_only=True, frozen=True):
     rerun_absent: str = ""
 
 
+class MemberBinds(msgspec.Struct, kw_only=True, frozen=True):
+    """One member of a pod. `load`: its demands over its weight, in those of the mean member.
+    `stall_ms`: how long a token of the pod waits for it alone, in the mean, of its re-run without a
+    change. `used`: the utilisation of its link, DPU, flash and control there. None and empty: it
+    has no recording, and `absent` says so."""
+
+    name: str
+    weight: int
+    state: str
+    demands: int
+    load: float
+    hit_rate: float
+    bytes_read: int
+    """-1: it was gone at the end."""
+    stall_ms: float | None = None
+    used: dict[str, float] = {}
+    absent: str = ""
+
+
 class Bottleneck(msgspec.Struct, kw_only=True, frozen=True):
     """What binds a run. `subject`: its arm or point. `sentence`: the answer; `reading`: whether the
     figures agree. `by_figures`: the step that the figures name, or `nothing`; None: a figure that
@@ -145,6 +165,12 @@ class Bottleneck(msgspec.Struct, kw_only=True, frozen=True):
     run_provenance: str = ""
     steps: list[Step]
     rerun_absent: str = ""
+    members: list[MemberBinds] = []
+    """Of a pod."""
+    member: str | None = None
+    """The member that a token of the pod waits for longest."""
+    even_gain: float | None = None
+    """In tokens/s, were demands spread by weight and every wait as long as its load."""
     notes: list[Note] = []
 
 

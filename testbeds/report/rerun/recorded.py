@@ -45,7 +45,7 @@ from offstage.testbeds.report.compare.recorded import LOG_NAME, RECORDS, Recorde
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 from offstage.testbeds.report.run.runs import run_of
 
-__all__ = ["recorded_bottleneck"]
+__all__ = ["Again", "recorded_bottleneck"]
 
 NO_POOL = "a log holds demands, and not what a larger pool would have held"
 NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"
@@ -70,7 +70,7 @@ def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottle
     trace = read_trace(run.path)
     progress.advance(1)
     preset = own_model(run, trace).for_heads(trace.heads)
-    again = _Again(trace, preset, progress)
+    again = Again(trace, preset, progress)
     base = again.run(())
     summary, result = run.summary, run.result
     figures = _figures(run, trace, base, preset)
@@ -87,7 +87,7 @@ def recorded_bottleneck(folder: Path, policy: str, progress: Progress) -> Bottle
     )
 
 
-class _Again:
+class Again:
     """The closed loops of one trace."""
 
     def __init__(self, trace: Trace, preset: Preset, progress: Progress) -> None:

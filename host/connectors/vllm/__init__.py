@@ -141,10 +141,13 @@ class Connector:
 
     def take_events(self) -> Iterator[Any]:
         """Blocks stored in and removed from the tier, for vLLM's subscribers."""
+        events = self._plans.events()
+        if not events:
+            return
         from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockRemoved, BlockStored
         from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as outside
 
-        for one in self._plans.events():
+        for one in events:
             if isinstance(one, Saved):
                 parent = None if one.parent_hash is None else outside(one.parent_hash)
                 yield BlockStored(

@@ -10,16 +10,16 @@ run on the object client's and set single fields.
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.events import Events, Gone, Saved
 from offstage.host.connectors.vllm.groups import Groups, Object
-from offstage.host.connectors.vllm.hints import Hints, hints_of
+from offstage.host.connectors.vllm.hints import hints_of
+from offstage.host.connectors.vllm.kept import Kept, Landing
 from offstage.host.connectors.vllm.keys import chain, salt_of
 from offstage.host.connectors.vllm.requests import RequestLog
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Landed, Report, Step
@@ -35,43 +35,6 @@ LOOK_IDLE_S = 0.005  # the same for a lookup, whose answer ends the wait
 EXPECT_IDLE_S = 0.005  # the same, for another engine
 GROW = 8  # factor for the number of blocks to look up, after all of the last ones were found
 BlocksOf = Callable[[str], Sequence[Sequence[int]]]  # vLLM's blocks of a request, of each group
-
-
-@dataclass
-class _Landing:
-    """An asynchronous load, and the number of workers whose part is in flight."""
-
-    decision: Decision
-    workers: int
-    loaded_bytes: int = 0
-    took_s: float = 0.0
-    alone_s: float = 0.0
-
-
-@dataclass
-class _Request:
-    """One request: what its keys begin with, and those of its full blocks; how many the tier had
-    (None: not known yet), how many need no saving, and the tokens that vLLM has."""
-
-    request: Any
-    adapter: Weights | None
-    salt: bytes
-    keys: list[bytes]
-    hints: Hints
-    until_s: float = 0.0  # what another engine prefills is waited for
-    looked_s: float = 0.0
-    within_s: float = 0.0  # that look may take
-    window: int = 1  # blocks that are looked for next, of those that another engine prefills
-    found: int | None = None
-    answered: Event = field(default_factory=Event)  # the last look has been
-    saved: int = 0
-    there: list[list[bool]] = field(default_factory=list)
-    """Of each group of layers, which units the tier had."""
-    computed: int = 0
-    decision: Decision | None = None
-    asked: int = 0
-    begun: bool = False
-    apart: bool = False
 
 
 class Plans:
@@ -103,22 +66,34 @@ class Plans:
         self._patience_s, self._patience_min_s = patience_s, patience_min_s
         self.choice = Choice(groups.token_bytes)
         self.counts: Counter[str] = Counter()
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Kept] = {}
         self._step = Step.of(len(groups))
         self._numbers = 0
         self._running: set[str] = set()  # in the last step
         self._loading: list[Decision] = []
-        self._landing: dict[str, _Landing] = {}
+        self._landing: dict[str, Landing] = {}
         self._deciding: dict[int, list[Decision]] = {}
-        self._unasked: dict[str, _Request] = {}
+        self._short: dict[str, Any] = {}  # requests with nothing to load, until their first step
+        self._asking: dict[str, Any] = {}  # has ended, and from then on until the next is planned
         self._events = Events(groups, on=events, hash_tokens=hash_tokens)
 
     def arrive(self, request: Any) -> None:
-        """A new request: look up its blocks, and prefetch those that are stored."""
+        """A new request: look up its blocks, and prefetch those that are stored. One that has none
+        to load costs nothing until its first token is out."""
         if self._log is not None:
             self._log.arrive(request)
         if self._client is None or not _is_text(request):
             return
+        short = request.num_tokens <= self._block_tokens and request.max_tokens > 2
+        if not short or request.lora_request is not None:
+            return self._enter(request)
+        self._short[request.request_id] = request
+        self.counts["asked_tokens"] += request.num_tokens
+        if self._log is not None:
+            self._log.matched(request.request_id, 0, 0, 0, 0)
+
+    def _enter(self, request: Any) -> None:
+        """Keep a request, and look it up if it is long enough to load something."""
         adapter = self._held(request)
         if adapter is None and request.lora_request is not None:
             self.counts["adapter_unknown"] += 1
@@ -126,7 +101,7 @@ class Plans:
         salt = salt_of(request, adapter)
         keys = chain(request.all_token_ids, self._block_tokens, salt)
         hints = hints_of(request)
-        one = _Request(request, adapter, salt, keys, hints, time.monotonic() + hints.expect_s)
+        one = Kept(request, adapter, salt, keys, hints, time.monotonic() + hints.expect_s)
         one.there = [[] for _ in self._groups]
         self._requests[request.request_id] = one
         self.counts["requests"] += 1
@@ -139,7 +114,7 @@ class Plans:
             return None
         return self._adapters.of(request.lora_request)
 
-    def _known(self, request_id: str) -> _Request | None:
+    def _known(self, request_id: str) -> Kept | None:
         """A request that the tier serves; not any more when its adapter's files have changed."""
         one = self._requests.get(request_id)
         if one is not None and one.adapter is not None and self._held(one.request) != one.adapter:
@@ -148,7 +123,7 @@ class Plans:
             return None
         return one
 
-    def _look(self, one: _Request, first: int, count: int | None = None) -> None:
+    def _look(self, one: Kept, first: int, count: int | None = None) -> None:
         """Look up all blocks from `first` on, or `count` of them."""
         assert self._client is not None
         if self._log is not None:
@@ -188,16 +163,15 @@ class Plans:
         self,
         call: Callable[..., int],
         objects: list[Object],
-        one: _Request,
+        one: Kept,
         ended: Callable[[list[Object], Completion], None],
         **more: float,
     ) -> None:
         """Look up objects of a request, which are leased."""
-        keys, sizes = [each.key for each in objects], [each.size for each in objects]
         tell = partial(ended, objects)
-        call(keys, sizes, lease_s=LEASE_S, tell=tell, within_s=one.within_s, **more)
+        call(*_names(objects), lease_s=LEASE_S, tell=tell, within_s=one.within_s, **more)
 
-    def _due(self, one: _Request) -> dict[str, float]:
+    def _due(self, one: Kept) -> dict[str, float]:
         """When a request is expected to need what it loads, and how likely."""
         before = sum(
             other.request.num_tokens
@@ -243,8 +217,8 @@ class Plans:
                 time.sleep(EXPECT_IDLE_S)
             return None
         tokens = max(0, min(one.found, last) * self._block_tokens - computed)
-        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
-        one.apart |= self._groups.whole
+        others = len(self._requests) > 1 or bool(self._short)
+        one.apart = others or bool(self._running - {request.request_id}) or self._groups.whole
         if tokens and (one.decision is None or one.decision.tokens != tokens):
             waiting = len(self._step.loads) * self._block_tokens
             waiting += sum(other.decision.tokens for other in self._landing.values())
@@ -263,7 +237,7 @@ class Plans:
         one = self._requests.get(request.request_id)
         return one is not None and one.apart
 
-    def _is_expected(self, one: _Request, last: int) -> bool:
+    def _is_expected(self, one: Kept, last: int) -> bool:
         """Whether blocks are still to come from an engine that prefills them. The next one is
         looked for, and when it is there more at a time: they come in order, and often together."""
         assert one.found is not None
@@ -298,17 +272,25 @@ class Plans:
             if one.decision is not None:
                 self.counts["matched_tokens"] += 0 if one.begun else one.decision.tokens
                 workers = self._groups.ranks * sum(map(bool, pairs))
-                self._landing[request.request_id] = _Landing(one.decision, workers)
+                self._landing[request.request_id] = Landing(one.decision, workers)
                 one.decision = None
 
-    def _check_adapter(self, one: _Request) -> None:
+    def _check_adapter(self, one: Kept) -> None:
         """The worker looks whether it is still what the keys name."""
         if one.adapter is not None and one.adapter not in self._step.adapters:
             self._step.adapters.append(one.adapter)
 
     def plan(self, computed: dict[str, int], blocks_of: BlocksOf, tokens: int = 0) -> Step:
         """Plan the next step, which computes `tokens`; `computed`: the computed tokens of each
-        request after it."""
+        request after it. Of prompts with nothing to load it is asked here what need not be saved:
+        after their first token, so that the answer comes while the next step computes."""
+        asking, self._asking = self._asking, {}
+        for request_id, request in asking.items():
+            if request_id not in self._requests:
+                self._enter(request)
+            one = self._known(request_id)
+            if one is not None and one.looked_s == 0.0:
+                self._look(one, 0)
         for request_id, count in computed.items():
             one = self._known(request_id)
             if one is None:
@@ -340,18 +322,18 @@ class Plans:
             self._deciding[step.number], self._loading = self._loading, []
         return step
 
-    def _may_have(self, one: _Request) -> bool:
+    def _may_have(self, one: Kept) -> bool:
         """Whether the tier may say yet that it has the request's blocks: a later step saves those
         that it has not. A request of one token, as of a prefill engine, has no later step, and one
         of two none after an answer."""
         if one.found is not None or one.request.max_tokens <= 2:
             return False
-        if one.looked_s == 0.0:  # nothing to load: it is asked when this step has ended
-            self._unasked[one.request.request_id] = one
+        if one.looked_s == 0.0:  # it has nothing to load: it is asked after this step
+            self._short[one.request.request_id] = one.request
             return True
         return time.monotonic() - one.looked_s <= one.within_s
 
-    def _begin(self, one: _Request) -> None:
+    def _begin(self, one: Kept) -> None:
         """A request is scheduled, for the first time or once more."""
         if one.decision is not None:
             self._loading.append(one.decision)
@@ -365,11 +347,10 @@ class Plans:
             self.counts["asked_tokens"] += one.asked
 
     def learn(self, report: Report) -> None:
-        """Learn from the report of a completed step, and ask what need not be saved."""
-        unasked, self._unasked = self._unasked, {}
-        for request_id, request in unasked.items():
-            if self._requests.get(request_id) is request and request.looked_s == 0.0:
-                self._look(request, 0)
+        """Learn from the report of a completed step, whose tokens are not sent yet."""
+        for request_id in self._running & self._short.keys():
+            if self._short[request_id].num_tokens >= self._block_tokens:
+                self._asking[request_id] = self._short.pop(request_id)
         if self._log is not None:
             self._log.step_ended(report.number, report.there)
         computed_s = report.took_s - report.waited_s
@@ -433,6 +414,8 @@ class Plans:
         if self._log is not None:
             self._log.finish(request.request_id)
         one = self._requests.pop(request.request_id, None)
+        self._short.pop(request.request_id, None)
+        self._asking.pop(request.request_id, None)
         self._running.discard(request.request_id)
         self._landing.pop(request.request_id, None)
         if one is None:
@@ -441,28 +424,38 @@ class Plans:
         hints, objects = one.hints, self._groups.objects(one.keys[: one.saved])
         if self._client is None or not objects or (hints.retain_s <= 0 and hints.resume_s < 0):
             return
-        keys, sizes = [each.key for each in objects], [each.size for each in objects]
+        keys, sizes = _names(objects)
         lease_s = max(hints.retain_s, hints.resume_s + LEASE_S)
         if hints.resume_s >= 0:
             self.counts["paused"] += 1
+            due_s, chance = hints.resume_s, hints.resume_chance
             self._client.prefetch(
-                keys,
-                sizes,
-                lease_s=lease_s,
-                due_s=hints.resume_s,
-                chance=hints.resume_chance,
-                tell=_nothing,
+                keys, sizes, lease_s=lease_s, due_s=due_s, chance=chance, tell=_nothing
             )
         else:
             self._client.exists(keys, sizes, lease_s=hints.retain_s, tell=_nothing)
+
+    def hint(self, tokens: Sequence[int], held: int, in_s: float) -> None:
+        """A router's hint, of any thread: a request without adapter or salt will come in `in_s`,
+        and the engine holds its first `held` tokens."""
+        if self._client is None:
+            return
+        salt = salt_of(SimpleNamespace(lora_request=None, cache_salt=None))
+        keys = chain(tokens, self._block_tokens, salt)[held // self._block_tokens :]
+        names, sizes = _names(self._groups.objects(keys))
+        self._client.prefetch(names, sizes, lease_s=in_s + LEASE_S, due_s=in_s, tell=_nothing)
 
     def events(self) -> list[Saved | Gone]:
         """Events not yet reported to vLLM's subscribers."""
         return self._events.take()
 
-    def _release(self, one: _Request) -> None:
+    def _release(self, one: Kept) -> None:
         if self._client is not None:
             self._client.release([each.key for each in self._groups.objects(one.keys)])
+
+
+def _names(objects: list[Object]) -> tuple[list[bytes], list[int]]:
+    return [each.key for each in objects], [each.size for each in objects]
 
 
 def _is_text(request: Any) -> bool:

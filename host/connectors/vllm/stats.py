@@ -43,10 +43,13 @@ COUNTERS = {
 
 
 def new_since(before: dict[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """What was added to counters, which become those of `before`."""
-    found = {name: now[name] - before.get(name, 0) for name in COUNTERS if name in now}
-    before.update(now)
-    return {name: value for name, value in found.items() if value}
+    """What was added to counters of COUNTERS, which become those of `before`."""
+    found = {}
+    for name, value in now.items():  # every step asks, and few have changed
+        if value != before.get(name, 0) and name in COUNTERS:
+            found[name] = value - before.get(name, 0)
+            before[name] = value
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -92,6 +92,8 @@ class Worker:
     @property
     def counts(self) -> Counter[str]:
         """Counters of all groups."""
+        if len(self.copies) == 1:
+            return self.copies[0].counts
         counts = Counter(self.copies[0].counts)
         for one in self.copies[1:]:
             counts.update(one.counts)

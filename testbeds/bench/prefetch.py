@@ -29,7 +29,15 @@ from offstage.testbeds.lab.pod.spec import PodSpec, points
 from offstage.testbeds.table import Column, Table
 from offstage.testbeds.workloads.requests.served import ttft_ms
 
-__all__ = ["ARMS", "Load", "Moment", "PrefetchCase", "PrefetchResult", "bench_prefetch"]
+__all__ = [
+    "ARMS",
+    "Load",
+    "Moment",
+    "PrefetchCase",
+    "PrefetchResult",
+    "bench_prefetch",
+    "requests_by",
+]
 
 NONE, PERFECT = "none", "perfect"
 ARMS = {
@@ -198,6 +206,20 @@ def bench_prefetch(
     return PrefetchResult(
         seed=seed, spec=msgspec.structs.replace(specs[0], trace=""), cases=cases, notes=notes
     )
+
+
+def requests_by(
+    changes: Mapping[str, Any], *, trace: Path | None, seed: int, time_unit: str | None
+) -> Requests:
+    """The requests of a trace, or generated ones, by keys of a spec. BadInput as `bench_prefetch`,
+    and for a turn that only follows another one, without a time of its own."""
+    spec = spec_of(
+        "bench prefetch", RULES, OWN, changes, trace=trace, seed=seed, time_unit=time_unit
+    )
+    found = requests_of(spec, 1, seed)
+    if found.follows.any():
+        raise BadInput("turns without a time of their own", str(trace), "choose another trace")
+    return found
 
 
 def _case(spec: PodSpec, loads: Sequence[float], say: Say) -> PrefetchCase:

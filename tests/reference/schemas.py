@@ -249,6 +249,7 @@ def of_benches() -> dict[str, Kinds]:
     from offstage.testbeds.bench.codec import CodecResult
     from offstage.testbeds.bench.core import CoreResult
     from offstage.testbeds.bench.engines.l2 import L2Result
+    from offstage.testbeds.bench.engines.moment_result import LivePrefetchResult
     from offstage.testbeds.bench.engines.result import EngineResult
     from offstage.testbeds.bench.fabric import FabricResult
     from offstage.testbeds.bench.links import LinksResult
@@ -265,7 +266,7 @@ def of_benches() -> dict[str, Kinds]:
     kinds: dict[str, Kinds] = {
         "asic": (AsicResult,),
         "cmx": (CmxResult,),
-        "prefetch": (PrefetchResult,),
+        "prefetch": (PrefetchResult, LivePrefetchResult),
         "codec": (CodecResult,),
         "core": (CoreResult,),
         "engine": (EngineResult,),

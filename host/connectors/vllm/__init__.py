@@ -179,15 +179,19 @@ class Connector:
 
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
         """Load what the step needs, and wait for it."""
-        self._worker.load(self._connector_metadata)
+        step: Step = self._connector_metadata
+        if step.loads or step.apart or step.noted or step.others:
+            self._worker.load(step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait until this layer's KV is loaded."""
-        self._worker.wait_for(layer_name)
+        if self._connector_metadata.loads or self._connector_metadata.others:
+            self._worker.wait_for(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
         """This layer is computed: send the part that the step saves."""
-        self._worker.save_layer(self._connector_metadata, layer_name)
+        if self._connector_metadata.saves or self._connector_metadata.others:
+            self._worker.save_layer(self._connector_metadata, layer_name)
 
     def wait_for_save(self) -> None:
         """The step is over; what it saves is stored while vLLM goes on."""

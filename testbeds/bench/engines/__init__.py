@@ -2,5 +2,5 @@
 
 `process` runs in the engine's own environment and is the only module that loads it; `link` talks
 to it by lines of JSON; `arrivals` makes prompts of a trace; `arms` runs them with and without
-the tier.
+the tier. `moments` is `offstage bench prefetch` in the engine.
 """

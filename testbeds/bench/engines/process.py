@@ -2,10 +2,12 @@
 
 `python -m ... MODEL CONNECTOR ARGUMENTS`, the last two as JSON: the KV transfer configuration or
 null, and vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, optionally with `salt`,
-vLLM's `cache_salt`, and `params`, transfer parameters; `{"forget": 1}`, which empties vLLM's own
-cache; or `{"told": 1}`, which requests counters and decisions. A line out is `{"id", "first_s",
-"reused", "tokens"}`, times of the machine's monotonic clock; only lines that begin with MARK are
-answers. It exits at the end of its input.
+vLLM's `cache_salt`, `params`, transfer parameters, and `hints`, actions of vLLM's `kv_hints` by
+name; `{"forget": 1}`, which empties vLLM's own cache; or `{"told": 1}`, which requests counters and
+decisions. `{"hint", "held", "in_s"}` is a router's: a prompt, of whose tokens the engine holds the
+first, and in how many seconds it is needed; it waits for no step and has no answer. A line out is
+`{"id", "first_s", "reused", "tokens"}`, times of the machine's monotonic clock; only lines that
+begin with MARK are answers. It exits at the end of its input.
 """
 
 import json
@@ -29,6 +31,10 @@ class Asked(msgspec.Struct, frozen=True):
     outputs: int = 0
     salt: str | None = None
     params: dict[str, Any] | None = None
+    hints: dict[str, Any] | None = None
+    hint: list[int] | None = None
+    held: int = 0
+    in_s: float = 0.0
     forget: int = 0
     told: int = 0
 
@@ -44,16 +50,25 @@ def say(value: Any) -> None:
     print(MARK + msgspec.json.encode(value).decode(), flush=True)
 
 
-def read(lines: "queue.Queue[Asked | None]") -> None:
+def read(llm: Any, lines: "queue.Queue[Asked | None]") -> None:
+    plans = plans_of(llm)
     for line in sys.stdin:
-        lines.put(msgspec.json.decode(line, type=Asked))
+        asked = msgspec.json.decode(line, type=Asked)
+        if asked.hint is None:
+            lines.put(asked)
+        elif plans is not None:
+            plans.hint(asked.hint, asked.held, asked.in_s)
     lines.put(None)
+
+
+def plans_of(llm: Any) -> Any:
+    connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
+    return getattr(connector, "_plans", None)
 
 
 def counted(llm: Any) -> Counted:
     metrics = {one.name: getattr(one, "value", 0) for one in llm.get_metrics()}
-    connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
-    plans = getattr(connector, "_plans", None)
+    plans = plans_of(llm)
     decisions = [vars(one) for one in plans.choice.decisions] if plans is not None else []
     counters = {
         name.removeprefix("vllm:offstage_"): value
@@ -73,7 +88,15 @@ def begin(llm: Any, asked: Asked) -> None:
     prompt = TokensPrompt(prompt_token_ids=asked.prompt)
     if asked.salt:
         prompt["cache_salt"] = asked.salt
-    llm.llm_engine.add_request(str(asked.id), prompt, sampling)
+    more = {} if asked.hints is None else {"kv_hints": envelope(asked.hints)}
+    llm.llm_engine.add_request(str(asked.id), prompt, sampling, **more)
+
+
+def envelope(hints: dict[str, Any]) -> Any:
+    from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+
+    actions = [KvHintAction(name, name, "1", payload) for name, payload in hints.items()]
+    return KvHintsEnvelope("1", "bench", actions)
 
 
 def main() -> None:
@@ -83,7 +106,7 @@ def main() -> None:
         model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]), **json.loads(sys.argv[3])
     )
     lines: queue.Queue[Asked | None] = queue.Queue()
-    threading.Thread(target=read, args=(lines,), daemon=True).start()
+    threading.Thread(target=read, args=(llm, lines), daemon=True).start()
     first: dict[str, float] = {}
     say({"ready": 1})
     while True:

@@ -27,12 +27,13 @@ def below(values: Sequence[float], share: float) -> float:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A decision to fetch or to compute: its time (below 0 if unknown), and its excess over the
-    alternative, in seconds."""
+    """A decision to fetch or to compute `tokens`: its time (below 0 if unknown), and its excess
+    over the alternative, in seconds."""
 
     took_s: float
     regret_s: float
     fetched: bool
+    tokens: int = 0
 
 
 class Regret(msgspec.Struct, frozen=True):

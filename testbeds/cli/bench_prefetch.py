@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prefetch"]
 
-LIVE_SESSIONS, LIVE_REQUESTS = 12, 48
+LIVE_SESSIONS, LIVE_REQUESTS = 8, 32
 """Of `lab pod`, what a real engine has time for, unless it is given: generated, or of a trace."""
 LIVE_LOADS = (0.25, 0.75, 1.5)
 

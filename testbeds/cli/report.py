@@ -109,9 +109,8 @@ def report(
     (run,) = runs
     if paper is not None:
         paths = _for_paper(run, paper)
-        shown = [Text(str(path)) for path in paths.values()]
         files: FiguresMade = {"files": {name: str(path) for name, path in paths.items()}}
-        return emit(files, form, Group(*shown))
+        return emit(files, form, Group(*map(Text, files["files"].values())))
     page = out or (run if run.is_dir() else run.parent) / "report.html"
     judged = "" if accept is None else _judged(accept, run)
     binds = None
@@ -119,10 +118,8 @@ def report(
         from offstage.testbeds.cli.bottleneck import bottleneck_of
 
         binds = bottleneck_of(run)
-    if run.is_dir() and holds_pod(run):
-        sentence, table = _pod(run, page, binds, judged)
-    else:
-        sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page, binds, judged)
+    write = _pod if holds_pod(run) else _lab if holds_lab_summary(run) else _demo
+    sentence, table = write(run, page, binds, judged)
     result: PageMade = {"sentence": sentence, "report": str(page)}
     return emit(result, form, Group(table, "", sentence, "", str(page)))
 

@@ -19,13 +19,6 @@ from offstage.testbeds.bench import (
 from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
 from offstage.testbeds.bench.engines.l2 import L2Result, compare
-from offstage.testbeds.bench.engines.moment_result import (
-    Cost,
-    LiveLoad,
-    LiveMoment,
-    LivePrefetchResult,
-    Loaded,
-)
 from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult
 from offstage.testbeds.bench.lab import LabFigures
 from offstage.testbeds.bench.pod import reuse
@@ -443,48 +436,6 @@ PREFETCH = prefetch.PrefetchResult(
             {"on pause": prefetch.NO_SESSIONS},
         )
     ],
-)
-LIVE_COST = Cost([32, 1_000], [0.008, 0.12])
-LIVE_PREFETCH = LivePrefetchResult(
-    seed=1,
-    provenance="measured",
-    storage="io_uring",
-    model="pycode-3m",
-    trace="generated",
-    requests=2,
-    scale=0.11,
-    tokens=[500, 1_000],
-    sessions=2,
-    arena_bytes=27_000_000,
-    stored_bytes=90_000_000,
-    engine_tokens=4_352,
-    cost=LIVE_COST,
-    loads=[
-        LiveLoad(
-            load=0.25,
-            speed=9.0,
-            moments=[
-                LiveMoment(
-                    name="none",
-                    first_s=[0.02, 0.03],
-                    loads=[Loaded(480, 0.01, LIVE_COST.of(480))],
-                    missing=15,
-                    gained=0.0,
-                ),
-                LiveMoment(
-                    name="on arrival",
-                    first_s=[0.018, 0.029],
-                    on_time=12,
-                    late=3,
-                    read=20,
-                    wasted=5,
-                    gained=0.06,
-                ),
-            ],
-        )
-    ],
-    left_out={"on pause": "its requests name no sessions, so that no pause is known"},
-    load_before=0.6,
 )
 AT = {"context_tokens": 131_072, "selected": 32, "drives": 1}
 SPARSE_POINT = sparse.Point(

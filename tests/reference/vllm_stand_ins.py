@@ -40,6 +40,7 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
         "request_id": name,
         "all_token_ids": tokens,
         "num_tokens": len(tokens),
+        "num_prompt_tokens": len(tokens),
         "max_tokens": 4,
         "mm_features": [],
         "prompt_embeds": None,

@@ -88,7 +88,6 @@ class Plans:
         if not short or request.lora_request is not None:
             return self._enter(request)
         self._short[request.request_id] = request
-        self.counts["asked_tokens"] += request.num_tokens
         if self._log is not None:
             self._log.matched(request.request_id, 0, 0, 0, 0)
 
@@ -290,6 +289,7 @@ class Plans:
                 self._enter(request)
             one = self._known(request_id)
             if one is not None and one.looked_s == 0.0:
+                one.asked = request.num_prompt_tokens
                 self._look(one, 0)
         for request_id, count in computed.items():
             one = self._known(request_id)

@@ -8,16 +8,63 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from bench_results import LIVE_PREFETCH
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.bench.engines.moment_result import Cost, LiveMoment, Loaded
+from offstage.testbeds.bench.engines.moment_result import (
+    Cost,
+    LiveLoad,
+    LiveMoment,
+    LivePrefetchResult,
+    Loaded,
+)
 from offstage.testbeds.bench.engines.router import Router
 from offstage.testbeds.bench.engines.turns import turns_of
 from offstage.testbeds.bench.prefetch import requests_by
 from offstage.testbeds.cli import run
 
 SET: dict[str, Any] = {"sessions": 3, "turns": 3}
+LIVE_COST = Cost([32, 1_000], [0.008, 0.12])
+LIVE_PREFETCH = LivePrefetchResult(
+    seed=1,
+    provenance="measured",
+    storage="io_uring",
+    model="pycode-3m",
+    trace="generated",
+    requests=2,
+    scale=0.11,
+    tokens=[500, 1_000],
+    sessions=2,
+    arena_bytes=27_000_000,
+    stored_bytes=90_000_000,
+    engine_tokens=4_352,
+    cost=LIVE_COST,
+    loads=[
+        LiveLoad(
+            load=0.25,
+            speed=9.0,
+            moments=[
+                LiveMoment(
+                    name="none",
+                    first_s=[0.02, 0.03],
+                    loads=[Loaded(480, 0.01, LIVE_COST.of(480))],
+                    missing=15,
+                    gained=0.0,
+                ),
+                LiveMoment(
+                    name="on arrival",
+                    first_s=[0.018, 0.029],
+                    on_time=12,
+                    late=3,
+                    read=20,
+                    wasted=5,
+                    gained=0.06,
+                ),
+            ],
+        )
+    ],
+    left_out={"on pause": "its requests name no sessions, so that no pause is known"},
+    load_before=0.6,
+)
 
 
 def test_turns_follow_each_other_and_share_their_sessions_prefix() -> None:

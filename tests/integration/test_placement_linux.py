@@ -1,8 +1,8 @@
 """Does a daemon on Linux's own driver write each tenant's segments to a handle of their own?
 
 A guest of QEMU has a drive with flexible data placement; what reached which handle is that drive's
-own account, read by `nvme-cli`. Linux passes handles on from 6.16, so the guest has a later kernel
-than Debian 12's.
+own account, of statistics and of events, read by `nvme-cli`. Linux passes handles on from 6.16, so
+the guest has a later kernel than Debian 12's.
 """
 
 import json
@@ -24,22 +24,28 @@ from offstage.testbeds.beds.qemu.guest import Guest
 
 pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1800)]
 
-TENANTS = {session.TENANT: 4096, "blue": 6144}
-"""Tokens of the one session of each, in the order of their handles."""
+TENANTS = {session.TENANT: 4096, "blue": 8192}
+"""Tokens of the one session of each, in the order of their handles; the second writes more than a
+reclaim unit."""
 BLOCKS_PER_TOKEN, RECORD = 4 / 64, 32768 + 4096
-HANDLES, UNIT_SECTORS = 4, (16 << 20) // 512
+HANDLES, UNIT = 4, 16 << 20
+NOT_FULLY_WRITTEN = 0
+"""The one type of event that QEMU's drive logs: a handle went on to another reclaim unit."""
 WAIT_S = 600.0
 RUNTIME = "--endpoint ipc:///run/offstage/control --runtime-dir /run/offstage"
 
 
 @dataclass(frozen=True)
 class Account:
-    """Bytes that the host has written, and that reached the medium; sectors left in the reclaim
-    unit of each handle."""
+    """Bytes that the host has written, that reached the medium and that were erased; bytes left in
+    the reclaim unit of each handle; (type, handle) of the host's events, and of the media's."""
 
     host: int
     media: int
+    erased: int
     left: list[int]
+    events: list[tuple[int, int]]
+    media_events: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,20 @@ class Machine:
 
     def account(self) -> Account:
         stats = self.said("nvme fdp stats /dev/nvme0 -e 1")
-        host, media = (
+        host, media, erased = (
             int(re.search(rf"\({name}\): *(\d+)", stats)[1], 0)  # type: ignore[index]
-            for name in ("HBMW", "MBMW")
+            for name in ("HBMW", "MBMW", "MBE")
         )
         left = re.findall(r"RUAMW\): (\d+)", self.said(f"nvme fdp status {pair.NVME}"))
-        return Account(host, media, [int(one) for one in left])
+        return Account(
+            host, media, erased, [512 * int(one) for one in left], self.events("-E"), self.events()
+        )
+
+    def events(self, whose: str = "") -> list[tuple[int, int]]:
+        """Type and placement identifier of each that is in the drive's log."""
+        said = self.said(f"nvme fdp events /dev/nvme0 -e 1 {whose}")
+        found = re.findall(r"Event Type: (\w+).*?\(PID\): (\w+)", said, re.DOTALL)
+        return [(int(kind, 0), int(handle, 0)) for kind, handle in found]
 
     def config(self, handles_min: int) -> Path:
         """The testbed's configuration with two tenants."""
@@ -105,9 +119,12 @@ def test_a_drive_must_have_the_handles_that_are_asked_for(machine: Machine) -> N
 
 def test_each_tenants_segments_have_a_handle_of_their_own(machine: Machine) -> None:
     """Does the drive count what the daemon wrote, headers on its first handle, each tenant's
-    records on one of the others, and nothing on the last? Does it write no more than that?"""
+    records on one of the others, and nothing on the last? Does it write no more than that? Do the
+    events say which handle went on to another reclaim unit, and is only its rest counted twice?"""
+    for handle in range(HANDLES):
+        machine.said(f"nvme fdp set-events {pair.NVME} -p {handle} -e -t {NOT_FULLY_WRITTEN}")
     before = machine.account()
-    assert before.left == [UNIT_SECTORS] * HANDLES and before.host == 0
+    assert before.left == [UNIT] * HANDLES and before.host == 0 and not before.events
     config = machine.config(HANDLES)
     with session._serving(machine.guest, config, machine.share / "run/placed"):
         for name, tokens in TENANTS.items():
@@ -121,10 +138,14 @@ def test_each_tenants_segments_have_a_handle_of_their_own(machine: Machine) -> N
         status = json.loads(machine.said(f"{session.OFFSTAGE} dpu status {RUNTIME} --format json"))
         after = machine.account()
     storage = status["device"]["storage"]
-    used = [512 * (was - left) for was, left in zip(before.left, after.left, strict=True)]
+    units = [after.events.count((NOT_FULLY_WRITTEN, handle)) for handle in range(HANDLES)]
+    used = [UNIT * full + UNIT - left for full, left in zip(units, after.left, strict=True)]
     print(f"\n{before}\n{after}\nbytes by handle: {used}\nthe daemon: {storage}")
     assert storage["handles"] == HANDLES
-    assert after.host == after.media == sum(used) == storage["bytes_written"]
+    assert after.host == sum(used) == storage["bytes_written"]
+    assert units == [0, 0, 1, 0] and len(after.events) == 1
+    assert after.media - after.host == UNIT % RECORD  # what the last record found of the unit
+    assert after.erased == 0 and not after.media_events
     headers, *tenants, rest = used
     assert headers > 0 and rest == 0
     blocks = [tokens * BLOCKS_PER_TOKEN for tokens in TENANTS.values()]

@@ -27,10 +27,19 @@ ANALYSIS_FIRMWARE = (
     "nvme_cost",
     "nvme_flash",
     "nvme_model",
+    "nvme_zones",
     "qos",
     "qos_sessions",
 )
-CHIP_FIRMWARE = ("histogram", "nvme_blocks", "nvme_flash", "nvme_model", "qos", "qos_sessions")
+CHIP_FIRMWARE = (
+    "histogram",
+    "nvme_blocks",
+    "nvme_flash",
+    "nvme_model",
+    "nvme_zones",
+    "qos",
+    "qos_sessions",
+)
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
 # Libraries missing from SPDK's pkg-config files: the system's, and those next to SPDK's own.

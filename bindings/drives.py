@@ -45,7 +45,11 @@ PUBLISHED = {
     "endurance_bytes": "bytes that may be written in all, at random",
 }
 """What is published of drives, and of which I/O it is."""
-PARAMETERS = tuple(name for name, _ in ffi.typeof("struct ofs_nvme_params").fields or ())
+PARAMETERS = tuple(
+    name
+    for name, _ in ffi.typeof("struct ofs_nvme_params").fields or ()
+    if not name.startswith("zone_")
+)
 UNUSED_WHERE_AT_ONCE = PARAMETERS[PARAMETERS.index("scheduled") :]
 """Of drives with schedulers alone."""
 OPTIONAL = (

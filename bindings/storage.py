@@ -1,4 +1,4 @@
-"""The storage seam and the NVMe model for tests and benches; the daemon drives them from C.
+"""The storage seam for tests and benches; the daemon drives it from C.
 
 A `Storage` is one queue pair and belongs to the thread of its first submission. Offsets and sizes
 are in bytes and multiples of `lba_size_bytes`; memory is a `Buffer`. A device error is reported in
@@ -20,8 +20,10 @@ from offstage.bindings.drives import Preset, preset, presets
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant, layout
+from offstage.bindings.nvme import LATER, NvmeCost, NvmeModel, nvme_cost, struct_fields
 
 __all__ = [
+    "LATER",
     "Buffer",
     "Clock",
     "Done",
@@ -42,112 +44,8 @@ READ, WRITE, SYNC, DISCARD = (
 )
 _IO = layout("struct ofs_io")
 POLL_MAX = 256
-LATER = (1 << 64) - 1
-"""Of the drive's model: an end that `NvmeModel.poll` tells."""
 SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512
-
-
-@dataclass(frozen=True)
-class NvmeCost:
-    """What reads take of a drive that is never idle, in ns of each resource. The slowest one says
-    how many there are in a second: `bound`, and `ns` between two."""
-
-    command: float
-    media: float
-    channel: float
-    link: float
-
-    @property
-    def bound(self) -> str:
-        """The resource that is asked most."""
-        return max(("command", "media", "channel", "link"), key=lambda name: getattr(self, name))
-
-    @property
-    def ns(self) -> float:
-        """The least time between two such reads."""
-        return float(getattr(self, self.bound))
-
-
-def nvme_cost(params: dict[str, int], stretches: Iterable[tuple[int, int]]) -> NvmeCost:
-    """Cost of reads (offset, bytes) that belong together, each a command; `BadInput` for 0 B."""
-    struct, cost = ffi.new("struct ofs_nvme_params *", params), ffi.new("struct ofs_nvme_cost *")
-    sums = dict.fromkeys(("command", "media", "channel", "link"), 0)
-    for offset, size in stretches:
-        check_rc(lib.ofs_nvme_cost(struct, offset, size, cost), "working out a read", "nvme")
-        for name in sums:
-            sums[name] += int(getattr(cost, f"{name}_ps"))
-    return NvmeCost(**{name: total / 1e3 for name, total in sums.items()})
-
-
-class NvmeModel:
-    """The timing model alone. Times are integer picoseconds; `now_ps` never goes back."""
-
-    def __init__(self, params: dict[str, int], seed: int = 0) -> None:
-        out = ffi.new("struct ofs_nvme_model **")
-        struct = ffi.new("struct ofs_nvme_params *", params)
-        wrong = lib.ofs_nvme_params_wrong(struct)
-        if wrong != ffi.NULL:
-            what, _, fix = text_of(wrong).partition("; ")
-            raise BadInput(what, "nvme", fix)
-        check_rc(lib.ofs_nvme_model_open(out, struct, seed), "opening the NVMe model", "nvme")
-        self._handles = max(1, params.get("handle_count", 0))
-        self._model = ffi.gc(out[0], lib.ofs_nvme_model_close)
-        self._ends = ffi.new(f"struct ofs_nvme_end[{POLL_MAX}]")
-
-    def submit(
-        self,
-        now_ps: int,
-        offset_bytes: int,
-        size_bytes: int,
-        write: bool = False,
-        tag: int = 0,
-        *,
-        handle: int = 0,
-        discard: bool = False,
-    ) -> int:
-        """When the I/O ends, in ps; of a drive with schedulers `LATER`, and `poll` tells.
-        `BadInput` for bytes that no drive has an address of, and a handle that this one lacks."""
-        if not 0 <= handle < self._handles:
-            raise BadInput(
-                f"the drive has no placement handle {handle}",
-                "nvme",
-                f"give 0 to {self._handles - 1}, or raise handle_count",
-            )
-        if offset_bytes < 0 or not 0 <= size_bytes < 1 << 32 or (offset_bytes | size_bytes) % 512:
-            raise BadInput(
-                f"{size_bytes} bytes at {offset_bytes} are no I/O of a drive",
-                "nvme",
-                "give multiples of 512 bytes, at most 4 GiB",
-            )
-        kind = lib.OFS_NVME_DISCARD if discard else 1 + handle if write else 0
-        return int(
-            lib.ofs_nvme_model_submit(self._model, now_ps, kind, tag, offset_bytes, size_bytes)
-        )
-
-    def poll(self, now_ps: int) -> list[tuple[int, int]]:
-        """(tag, end in ps) of what a drive with schedulers has ended by now."""
-        found: list[tuple[int, int]] = []
-        while count := lib.ofs_nvme_model_poll(self._model, now_ps, self._ends, POLL_MAX):
-            found += [(end.tag, end.end_ps) for end in self._ends[0:count]]
-        return found
-
-    def first(self) -> tuple[int, int] | None:
-        """(tag, end in ps) of what ends first in a drive with schedulers, if nothing else is
-        submitted before; None: nothing is on its way. Time goes there."""
-        if not lib.ofs_nvme_model_poll(self._model, LATER - 1, self._ends, 1):
-            return None
-        return self._ends[0].tag, self._ends[0].end_ps
-
-    def wear(self) -> dict[str, int]:
-        """Pages written by the host, moved by collections and valid; and blocks erased."""
-        wear = ffi.new("struct ofs_nvme_wear *")
-        lib.ofs_nvme_model_wear(self._model, wear)
-        return _fields(wear)
-
-    def next_ps(self) -> int:
-        """When `poll` may next have something; `LATER`: nothing is on its way."""
-        return int(lib.ofs_nvme_model_next_ps(self._model))
 
 
 class Clock:
@@ -236,6 +134,7 @@ class StorageConfig:
     discard: bool = False
     handles_min: int = 0
     nvme: dict[str, int] = field(default_factory=dict)
+    zones_offset_bytes: int = 0
     seed: int = 0
     faults: Faults = Faults()
 
@@ -248,7 +147,7 @@ class StorageConfig:
         config.backend, config.path = self.backend.encode(), self.path.encode()
         config.inner = self.inner.encode()
         counts = "queue_depth_max lba_size_bytes thread_count seed timeout_ns handles_min"
-        for name in ("size_bytes", *counts.split()):
+        for name in ("size_bytes", "zones_offset_bytes", *counts.split()):
             setattr(config, name, getattr(self, name))
         config.huge = lib.OFS_DMA_HUGE_AUTO if self.huge else lib.OFS_DMA_HUGE_OFF
         config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)
@@ -358,7 +257,7 @@ class Storage:
     def stats(self) -> dict[str, int]:
         out = ffi.new("struct ofs_storage_stats *")
         lib.ofs_storage_stats_read(self._handle, out)
-        return _fields(out)
+        return struct_fields(out)
 
     def register(self, buffer: Buffer) -> None:
         rc = lib.ofs_storage_register_memory(self._handle, buffer.address, buffer.size_bytes)
@@ -439,7 +338,7 @@ class Storage:
         """Simulated side: as `NvmeModel.wear`."""
         wear = ffi.new("struct ofs_nvme_wear *")
         lib.ofs_storage_sim_wear(self._handle, wear)
-        return _fields(wear)
+        return struct_fields(wear)
 
     def hang(self) -> None:
         """Simulated side: nothing completes until `unhang`."""
@@ -482,10 +381,6 @@ class Storage:
             pointer,
         )
         return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
-
-
-def _fields(struct: Any) -> dict[str, int]:
-    return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct[0]).fields}
 
 
 def _open_error(number: int, line: str) -> OffstageError:

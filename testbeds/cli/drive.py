@@ -94,10 +94,17 @@ def wear(
     token: Annotated[
         str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")
     ] = "160KiB",
+    zone: Annotated[
+        str,
+        typer.Option("--zone", metavar="SIZE", help="rows of the drive with zones of that flash"),
+    ] = "",
+    zones_open: Annotated[
+        int, typer.Option("--zones-open", min=1, help="that may be open and active at once")
+    ] = 14,
     form: FormatOption = Format.text,
 ) -> None:
     """Write amplification of store and drive on a trace's KV, in one stream, by tenant, by
-    lifetime, with placement handles and without; years of life; what admission by wear saves.
+    lifetime, with placement handles and without, on zones; years of life; what admission saves.
 
     The real store writes to a drive that is as small as lets the trace write it four times.
     """
@@ -115,12 +122,13 @@ def wear(
         **({} if room is None else {"room_percent": room}),
         spare_permille=None if spare is None else round(spare * 10),
         token_bytes=parse_size(token),
+        zone_bytes=parse_size(zone) if zone else 0,
+        zones_open=zones_open,
     )
     options.check()
-    found = preset(name)
     requests = open_trace(trace, trace_format, limit=limit, time_unit=time_unit)
     with shown(1) as progress:
-        worn = drive_wear(found, requests, options, progress)
+        worn = drive_wear(preset(name), requests, options, progress)
     emit(worn, form, _worn(worn))
 
 
@@ -135,6 +143,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _worn(found: "DriveWear") -> "Table":
+    from offstage.bindings.units import format_rate
     from offstage.testbeds.table import NOTHING, Table
 
     def text(value: float | None, form: str) -> str:
@@ -143,19 +152,20 @@ def _worn(found: "DriveWear") -> "Table":
     rows = [
         [
             one.streams,
-            str(one.handles or NOTHING),
+            f"{one.zones} zones" if one.zones else str(one.handles or NOTHING),
             str(one.admit or NOTHING),
             f"{one.hit:.1%}",
             text(one.store_amplification, ".2f"),
             text(one.drive_amplification, ".2f"),
             text(one.amplification, ".2f"),
+            NOTHING if one.bytes_per_s is None else format_rate(one.bytes_per_s),
             text(one.writes_per_day, ".2f"),
             text(one.years, ".1f"),
             text(one.saved, ".0%"),
         ]
         for one in found.rows
     ]
-    names = "streams handles admit hits store drive both DWPD years saved".split()
+    names = "streams handles admit hits store drive both KV/s DWPD years saved".split()
     title = (
         f"{found.drive}, {found.trace}: {found.provenance}. Write amplification of store and "
         f"drive; random writes of 4 KiB: {found.rated_amplification:.2f}"

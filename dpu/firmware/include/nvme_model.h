@@ -14,8 +14,10 @@
  *
  * A drive whose channels have schedulers (`scheduled`) is more like real ones under load: what
  * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
- * flash is that of src/nvme_flash.h; controller and link are the same. It may have blocks, which it
- * collects (src/nvme_blocks.h); all others write in place.
+ * flash is that of src/nvme_flash.h; controller and link are the same. It may have blocks, which
+ * it collects (src/nvme_blocks.h); all others write in place. Of its blocks zones may be made
+ * (src/nvme_zones.h), which their host writes in order and resets, and the drive never collects;
+ * the blocks that are left are a conventional namespace.
  *
  * Times are integer picoseconds; no float. A seeded counter-based generator chooses the
  * reads that need a retry. Not modelled: faults, host-side cost. The caller
@@ -59,6 +61,11 @@ struct ofs_nvme_params {
 	uint64_t retry_age_ps;   /* of a block: each adds a tR to its reads, up to retry_factor of them;
 	                          * 0: age adds none */
 	uint64_t refresh_ps;     /* a block this old is collected; 0: none is */
+	uint64_t zone_size_bytes;     /* its flash, and from one to the next; 0: the drive has none */
+	uint64_t zone_capacity_bytes; /* what can be written of it */
+	uint32_t zone_count;
+	uint32_t zone_open_max;
+	uint32_t zone_active_max; /* open, or closed and partly written */
 };
 /* What a drive with schedulers and blocks has done to its flash. */
 struct ofs_nvme_wear {
@@ -72,9 +79,17 @@ struct ofs_nvme_end {
 	uint64_t tag;
 	uint64_t end_ps;
 };
+enum ofs_nvme_zone_state { OFS_ZONE_EMPTY, OFS_ZONE_OPEN, OFS_ZONE_CLOSED, OFS_ZONE_FULL };
+struct ofs_nvme_zone {
+	uint64_t written_bytes; /* the write pointer, from the zone's start */
+	uint64_t opened;        /* the number of its last opening, of all zones */
+	uint32_t state;         /* enum ofs_nvme_zone_state */
+};
 #define OFS_NVME_LATER 0xffffffffffffffff
+#define OFS_NVME_REFUSED 0xfffffffffffffffe
 #define OFS_NVME_HANDLES_MAX 64
-enum ofs_nvme_io { OFS_NVME_DISCARD = -1 };
+/* Of a zoned drive 1 writes to the conventional namespace, OFS_NVME_ZONE_WRITE to a zone. */
+enum ofs_nvme_io { OFS_NVME_ZONE_RESET = -2, OFS_NVME_DISCARD = -1, OFS_NVME_ZONE_WRITE = 2 };
 struct ofs_nvme_model;
 
 int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
@@ -83,7 +98,8 @@ void ofs_nvme_model_close(struct ofs_nvme_model *model);
 /* When an I/O submitted at now_ps ends, or OFS_NVME_LATER. `write`: 0, 1 and the placement handle,
  * which the drive has, or OFS_NVME_DISCARD. A size of 0 is a command without data (a sync; the
  * write buffer is power-safe). now_ps does not go back from call to call; `tag` comes back with a
- * later end. */
+ * later end. Zones have addresses of their own, from 0. OFS_NVME_REFUSED: what a zoned drive does
+ * not take; nothing has changed. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	uint64_t tag, uint64_t offset_bytes, uint32_t size_bytes);
 /* The time before which `poll` returns nothing, or earlier; OFS_NVME_LATER: nothing is owed. */
@@ -92,6 +108,11 @@ uint64_t ofs_nvme_model_next_ps(const struct ofs_nvme_model *model);
 int ofs_nvme_model_poll(struct ofs_nvme_model *model, uint64_t now_ps, struct ofs_nvme_end *ends,
 	int max);
 void ofs_nvme_model_wear(const struct ofs_nvme_model *model, struct ofs_nvme_wear *wear);
+/* Why the last command was refused, as "what; fix"; NULL: none was. */
+const char *ofs_nvme_model_refusal(const struct ofs_nvme_model *model);
+/* -EINVAL: the drive has no such zone. */
+int ofs_nvme_model_zone(const struct ofs_nvme_model *model, uint32_t number,
+	struct ofs_nvme_zone *zone);
 /* What is wrong with the parameters and what to do about it, as "what; fix"; NULL: nothing. */
 const char *ofs_nvme_params_wrong(const struct ofs_nvme_params *params);
 /*

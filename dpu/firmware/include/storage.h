@@ -78,8 +78,10 @@ struct ofs_storage_config {
 	uint32_t busy_spin;          /* emulated: 1 = the polling thread spins or sleeps no longer
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
 	struct ofs_nvme_params nvme; /* emulated, sim */
-	uint64_t seed;               /* emulated, sim */
-	struct ofs_pace *pace;       /* emulated: the caller's, of a whole device; NULL: of `nvme` */
+	uint64_t
+		zones_offset_bytes; /* sim, of a drive with zones: where they begin, behind each other */
+	uint64_t seed;          /* emulated, sim */
+	struct ofs_pace *pace;  /* emulated: the caller's, of a whole device; NULL: of `nvme` */
 	/* sim: seeded faults, per million I/Os */
 	uint32_t fault_eio_per_million;
 	uint32_t fault_short_per_million;

@@ -31,38 +31,6 @@ plane_note(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	*ready = could ? *ready | bit : *ready & ~bit;
 }
 
-/* The page that a collection moves is an entry of its own, after those of commands. */
-static uint32_t
-collector_page(const struct ofs_nvme_flash *flash, uint32_t plane)
-{
-	return flash->page_count + plane;
-}
-
-/* The next step of a collection: of another page, or with none left of the whole block. */
-static uint32_t
-collector_step(struct ofs_nvme_flash *flash, uint32_t plane)
-{
-	return ofs_nvme_blocks_left(flash->blocks, plane) ? STEP_READ : STEP_ERASE;
-}
-
-/* A step of a collection is done. */
-static void
-collector_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
-{
-	struct flash_plane *plane = &flash->planes[number];
-
-	if (plane->step == STEP_READ) {
-		plane->step = STEP_WRITE;
-	} else if (plane->step == STEP_WRITE) {
-		ofs_nvme_blocks_move(flash->blocks, number, now_ps);
-		plane->step = collector_step(flash, number);
-	} else {
-		plane->step = STEP_NONE;
-		if (ofs_nvme_blocks_erase(flash->blocks, number))
-			plane->step = collector_step(flash, number);
-	}
-}
-
 static void
 plane_start(struct ofs_nvme_flash *flash, uint32_t number, enum plane_state state, uint64_t end_ps)
 {
@@ -178,7 +146,7 @@ plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 		plane->page = list_pop(flash, &plane->reads);
 	} else if (plane->step != STEP_NONE) {
 		plane->page = collector_page(flash, number);
-		if (plane->step == STEP_ERASE)
+		if (plane->step == STEP_ERASE || plane->step == STEP_ZONE)
 			plane->state = PLANE_TAKES_ERASE;
 		else if (plane->step == STEP_WRITE)
 			plane->state = PLANE_TAKES_DATA;
@@ -333,6 +301,22 @@ on_plane(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	channel_next(flash, channel, now_ps);
 }
 
+/* Each plane erases its blocks of a zone, before its next write. */
+static void
+zone_erase(struct ofs_nvme_flash *flash, uint64_t now_ps)
+{
+	for (uint32_t i = 0; i < flash->plane_count; i++) {
+		struct flash_plane *plane = &flash->planes[i];
+
+		plane->zone_blocks += ofs_nvme_zone_blocks(&flash->params);
+		if (plane->step == STEP_NONE)
+			plane->step = STEP_ZONE;
+		plane_note(flash, i, now_ps);
+	}
+	for (uint32_t i = 0; i < flash->params.channel_count; i++)
+		channel_next(flash, i, now_ps);
+}
+
 static void
 on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 {
@@ -342,7 +326,9 @@ on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 	one->pages_left = (one->end_bytes + size - 1) / size - one->at_bytes / size;
 	if (one->write == OFS_NVME_DISCARD && flash->blocks)
 		pages_discard(flash, one);
-	if (one->write == OFS_NVME_DISCARD || one->size_bytes == 0) {
+	if (one->write == OFS_NVME_ZONE_RESET)
+		zone_erase(flash, now_ps);
+	if (one->write < 0 || one->size_bytes == 0) {
 		command_end(flash, command, now_ps);
 		return;
 	}
@@ -414,6 +400,8 @@ ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *we
 	*wear = (struct ofs_nvme_wear){0};
 	if (flash->blocks)
 		ofs_nvme_blocks_wear(flash->blocks, wear);
+	wear->written_pages += flash->zone_pages;
+	wear->erased_blocks += flash->zone_erased;
 }
 
 void
@@ -424,6 +412,7 @@ ofs_nvme_flash_reset(struct ofs_nvme_flash *flash)
 	flash->counter = flash->link_free_ps = flash->sequence = 0;
 	flash->event_count = flash->page_used = flash->command_used = 0;
 	flash->command_count = 0;
+	flash->zone_pages = flash->zone_erased = 0;
 	flash->command_free = flash->page_free = OFS_NONE;
 	flash->buffer_left_bytes = flash->params.write_buffer_bytes;
 	flash->buffer_waits = empty;
@@ -470,8 +459,10 @@ ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *p
 	if (!flash->channels || !flash->planes || !flash->commands || !flash->pages || !flash->events)
 		return -ENOMEM;
 	if (params->blocks_per_plane > 0) {
-		flash->kept = ofs_nvme_blocks_kept(params);
-		if (ofs_nvme_blocks_open(&flash->blocks, params, flash->plane_count))
+		const struct ofs_nvme_params collected = ofs_nvme_conventional(params);
+
+		flash->kept = ofs_nvme_blocks_kept(&collected);
+		if (ofs_nvme_blocks_open(&flash->blocks, &collected, flash->plane_count))
 			return -ENOMEM;
 	}
 	ofs_nvme_flash_reset(flash);

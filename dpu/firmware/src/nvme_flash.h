@@ -3,16 +3,17 @@
  *
  * Model: a plane has one page register, so it is busy from the command of a read until its data
  * have left over the channel, and from the data of a write until they are programmed. A channel
- * carries one transfer at a time, to its end: first data that wait to leave, in the order they were
- * ready, and only with none waiting the next command, of its planes in turn. Of a plane, reads come
- * first, then writes; a read suspends a program if the drive can. So what comes later overtakes,
- * and an end is known when it comes: events in a heap, in order of time and then of cause. The data
- * of a read cross the link when all of its pages are in the drive. A long command has its first
- * pages on the way, and each that is done begins another. A write ends when its pages are in the
- * buffer or, without one, when they are programmed; a read never finds its data there. Where planes
- * have blocks, pages lie where nvme_blocks.h says, and a plane that collects moves one page after
- * another out of the victim, over the channel and back, and erases it; reads go first, and writes
- * wait until it is done.
+ * carries one transfer at a time, to its end: first data that wait to leave, in the order they
+ * were ready, and only with none waiting the next command, of its planes in turn. Of a plane,
+ * reads come first, then writes; a read suspends a program if the drive can. So what comes later
+ * overtakes, and an end is known when it comes: events in a heap, in order of time and then of
+ * cause. The data of a read cross the link when all of its pages are in the drive. A long command
+ * has its first pages on the way, and each that is done begins another. A write ends when its
+ * pages are in the buffer or, without one, when they are programmed; a read never finds its data
+ * there. Where planes have blocks, pages lie where nvme_blocks.h says, and a plane that collects
+ * moves one page after another out of the victim, over the channel and back, and erases it; reads
+ * go first, and writes wait until it is done. So does each plane erase its blocks of a zone that
+ * was reset; a page of a zone lies where its address says.
  *
  * A command lives from submit until its end is polled; one thread owns it. Memory is allocated at
  * open, for the commands and the pages of all of them; nothing can fail after that.
@@ -37,7 +38,7 @@ void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int wri
 uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);
 int ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nvme_end *ends,
 	int max);
-/* Zeros without blocks. */
+/* Zeros without blocks; valid pages of zones are not in it. */
 void ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *wear);
 
 #pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include "heap.h"
 #include "nvme_blocks.h"
 #include "nvme_flash.h"
+#include "nvme_zones.h"
 
 enum event_kind { EVENT_ARRIVE, EVENT_CHANNEL, EVENT_PLANE, EVENT_END };
 enum plane_state {
@@ -23,8 +24,8 @@ enum plane_state {
 	PLANE_TAKES_ERASE,
 	PLANE_PROGRAMS, /* or erases */
 };
-/* Of a collection, what comes next. */
-enum plane_step { STEP_NONE, STEP_READ, STEP_WRITE, STEP_ERASE };
+/* Of a collection or a zone's reset, what comes next. */
+enum plane_step { STEP_NONE, STEP_READ, STEP_WRITE, STEP_ERASE, STEP_ZONE /* erases of a reset */ };
 
 /* One occurrence to come: of a command, a channel or a plane. */
 struct flash_event {
@@ -64,7 +65,8 @@ struct flash_plane {
 	uint32_t page;      /* of the operation that runs */
 	uint32_t suspended; /* the page whose program is; OFS_NONE */
 	uint32_t state, step;
-	uint32_t event; /* the end of its operation, in the heap */
+	uint32_t zone_blocks; /* to be erased */
+	uint32_t event;       /* the end of its operation, in the heap */
 };
 
 struct flash_channel {
@@ -85,8 +87,9 @@ struct ofs_nvme_flash {
 	struct flash_command *commands;
 	struct flash_page *pages;
 	struct flash_event *events;
-	struct ofs_nvme_blocks *blocks; /* NULL: its blocks have no end */
-	uint64_t kept;                  /* pages of a plane, where it has blocks */
+	struct ofs_nvme_blocks *blocks;   /* NULL: its blocks have no end */
+	uint64_t kept;                    /* pages of a plane, where it has blocks */
+	uint64_t zone_pages, zone_erased; /* written, and blocks */
 	uint32_t plane_count, page_count, event_count, event_max;
 	uint32_t command_free, command_used, command_count; /* the count: those not ended */
 	uint32_t page_free, page_used;
@@ -126,11 +129,52 @@ static inline int
 page_place(struct ofs_nvme_flash *flash, uint32_t plane, const struct flash_page *page,
 	uint64_t now_ps)
 {
-	int collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle, now_ps);
+	int collects;
 
+	if (flash->params.zone_size_bytes > 0 && page->handle > 0) {
+		flash->zone_pages++;
+		return 0;
+	}
+	collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle, now_ps);
 	if (page->discarded)
 		ofs_nvme_blocks_discard(flash->blocks, plane, page->number);
 	return collects;
+}
+
+/* The page that a collection moves is an entry of its own, after those of commands. */
+static inline uint32_t
+collector_page(const struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return flash->page_count + plane;
+}
+
+/* The next step of a collection: of another page, or with none left of the whole block. */
+static inline uint32_t
+collector_step(struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return ofs_nvme_blocks_left(flash->blocks, plane) ? STEP_READ : STEP_ERASE;
+}
+
+/* A step of a collection, or an erase of a zone's block, is done. */
+static inline void
+collector_done(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+
+	if (plane->step == STEP_READ) {
+		plane->step = STEP_WRITE;
+	} else if (plane->step == STEP_WRITE) {
+		ofs_nvme_blocks_move(flash->blocks, number, now_ps);
+		plane->step = collector_step(flash, number);
+	} else if (plane->step == STEP_ERASE && ofs_nvme_blocks_erase(flash->blocks, number)) {
+		plane->step = collector_step(flash, number);
+	} else {
+		if (plane->step == STEP_ZONE) {
+			plane->zone_blocks--;
+			flash->zone_erased++;
+		}
+		plane->step = plane->zone_blocks > 0 ? STEP_ZONE : STEP_NONE;
+	}
 }
 
 /* tR of the page that the plane reads: a retry of the draw, or those of its block's age. */

@@ -7,6 +7,7 @@
 
 #include "nvme_blocks.h"
 #include "nvme_flash.h"
+#include "nvme_zones.h"
 
 #define PS_PER_S 1000000000000ull
 
@@ -45,6 +46,8 @@ struct ofs_nvme_model {
 	struct server *channels;
 	uint64_t *plane_free_ps;
 	struct ofs_nvme_flash *flash; /* of a drive with schedulers; else NULL */
+	struct ofs_nvme_zones *zones; /* NULL: it has none */
+	const char *refusal;          /* of the last command */
 };
 
 static uint64_t
@@ -177,6 +180,25 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 	return end_ps;
 }
 
+/* Why the drive does not take what is asked of its zones; NULL: it does. */
+static const char *
+zone_refusal(struct ofs_nvme_model *model, int *write, uint64_t offset_bytes, uint32_t size_bytes)
+{
+	const char *refusal;
+	int erase;
+
+	if (model->zones == NULL)
+		return NULL;
+	if (*write == OFS_NVME_ZONE_WRITE && size_bytes > 0)
+		return ofs_nvme_zones_write(model->zones, offset_bytes, size_bytes);
+	if (*write != OFS_NVME_ZONE_RESET)
+		return NULL;
+	refusal = ofs_nvme_zones_reset(model->zones, offset_bytes, &erase);
+	if (refusal == NULL && !erase)
+		*write = 1; /* a command without data */
+	return refusal;
+}
+
 uint64_t
 ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, uint64_t tag,
 	uint64_t offset_bytes, uint32_t size_bytes)
@@ -187,6 +209,9 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, 
 	uint64_t ready_ps;
 	uint64_t end_ps;
 
+	model->refusal = zone_refusal(model, &write, offset_bytes, size_bytes);
+	if (model->refusal != NULL)
+		return OFS_NVME_REFUSED;
 	model->controller_free_ps = start_ps + model->params.command_interval_ps;
 	ready_ps = start_ps;
 	ready_ps +=
@@ -230,6 +255,26 @@ ofs_nvme_model_wear(const struct ofs_nvme_model *model, struct ofs_nvme_wear *we
 	*wear = (struct ofs_nvme_wear){0};
 	if (model->flash)
 		ofs_nvme_flash_wear(model->flash, wear);
+	for (uint32_t i = 0; ofs_nvme_zones_get(model->zones, i) != NULL; i++)
+		wear->valid_pages +=
+			ofs_nvme_zones_get(model->zones, i)->written_bytes / model->params.page_size_bytes;
+}
+
+const char *
+ofs_nvme_model_refusal(const struct ofs_nvme_model *model)
+{
+	return model->refusal;
+}
+
+int
+ofs_nvme_model_zone(const struct ofs_nvme_model *model, uint32_t number, struct ofs_nvme_zone *zone)
+{
+	const struct ofs_nvme_zone *found = ofs_nvme_zones_get(model->zones, number);
+
+	if (found == NULL)
+		return -EINVAL;
+	*zone = *found;
+	return 0;
 }
 
 static int
@@ -304,10 +349,17 @@ params_valid(const struct ofs_nvme_params *p)
 const char *
 ofs_nvme_params_wrong(const struct ofs_nvme_params *params)
 {
+	struct ofs_nvme_params collected;
+	const char *wrong;
+
 	if (!params_valid(params))
 		return "a parameter of the drive is out of range; give every one, within what "
 			   "nvme_model.h says";
-	return blocks_wrong(params);
+	wrong = ofs_nvme_zones_wrong(params);
+	if (wrong != NULL)
+		return wrong;
+	collected = ofs_nvme_conventional(params);
+	return blocks_wrong(&collected);
 }
 
 int
@@ -333,7 +385,8 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 	model->channels = calloc(params->channel_count, sizeof(model->channels[0]));
 	model->plane_free_ps = calloc(model->plane_count, sizeof(model->plane_free_ps[0]));
 	if (model->channels == NULL || model->plane_free_ps == NULL
-		|| (params->scheduled && ofs_nvme_flash_open(&model->flash, &model->params, model->seed))) {
+		|| (params->scheduled && ofs_nvme_flash_open(&model->flash, &model->params, model->seed))
+		|| (params->zone_size_bytes > 0 && ofs_nvme_zones_open(&model->zones, &model->params))) {
 		ofs_nvme_model_close(model);
 		return -ENOMEM;
 	}
@@ -361,6 +414,9 @@ ofs_nvme_model_reset(struct ofs_nvme_model *model)
 	memset(model->plane_free_ps, 0, model->plane_count * sizeof(model->plane_free_ps[0]));
 	if (model->flash != NULL)
 		ofs_nvme_flash_reset(model->flash);
+	if (model->zones != NULL)
+		ofs_nvme_zones_reset_all(model->zones);
+	model->refusal = NULL;
 }
 
 void
@@ -369,6 +425,7 @@ ofs_nvme_model_close(struct ofs_nvme_model *model)
 	if (model == NULL)
 		return;
 	ofs_nvme_flash_close(model->flash);
+	ofs_nvme_zones_close(model->zones);
 	free(model->channels);
 	free(model->plane_free_ps);
 	free(model);

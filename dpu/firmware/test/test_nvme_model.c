@@ -1,7 +1,8 @@
 /*
  * Does the timing model stay inside its arrays and its integers for any parameters that open takes,
  * does a full link carry exactly its rate, and does a drive with schedulers end every I/O once, in
- * order of time, and none before its parts?
+ * order of time, and none before its parts? Does one with zones, too, whatever is in flight when a
+ * zone is reset?
  */
 #include "nvme_model.h"
 
@@ -164,6 +165,63 @@ try_random_schedulers(void)
 	ofs_nvme_model_close(model);
 }
 
+/* Zones that are filled and reset with writes to them and to the conventional namespace in flight:
+ * what was taken ends once, and flash has as many pages of zones as their pointers say. */
+static void
+try_random_zones(void)
+{
+	struct ofs_nvme_params params = random_parameters();
+	struct ofs_nvme_model *model;
+	struct ofs_nvme_wear wear;
+	struct ofs_nvme_zone zone;
+	struct ofs_nvme_end end;
+	uint64_t now_ps = 0, page, valid = 0;
+	uint32_t inside = 0;
+
+	params.scheduled = 1;
+	params.queue_depth_max = IOS;
+	params.channel_count = (uint32_t)between(1, 4);
+	params.dies_per_channel = params.planes_per_die = 1;
+	params.program_ps = between(1, 1000000000);
+	params.read_command_ps = params.program_command_ps = params.erase_ps = 1000000;
+	params.write_buffer_bytes = between(0, 1) * between(params.page_size_bytes, 1 << 21);
+	params.blocks_per_plane = 16;
+	params.pages_per_block = (uint32_t)between(1, 4);
+	params.collect_blocks = 2;
+	page = params.page_size_bytes;
+	params.zone_size_bytes = page * params.channel_count * params.pages_per_block;
+	params.zone_capacity_bytes = between(1, params.zone_size_bytes / page) * page;
+	params.zone_count = 8;
+	params.zone_open_max = (uint32_t)between(1, 3);
+	params.zone_active_max = params.zone_open_max + (uint32_t)between(0, 3);
+	assert(ofs_nvme_model_open(&model, &params, random_next()) == 0);
+	for (uint32_t i = 0; i < IOS; i++) {
+		uint32_t number = (uint32_t)between(0, 7);
+		int write = between(0, 3) ? OFS_NVME_ZONE_WRITE : OFS_NVME_ZONE_RESET;
+		uint64_t at = number * params.zone_size_bytes;
+
+		assert(ofs_nvme_model_zone(model, number, &zone) == 0);
+		if (write == OFS_NVME_ZONE_WRITE)
+			at += zone.written_bytes;
+		if (between(0, 9) == 0)
+			write = 1;
+		now_ps += between(0, 100000000);
+		inside += ofs_nvme_model_submit(model, now_ps, write, i, at,
+					  write == OFS_NVME_ZONE_RESET ? 0 : (uint32_t)page)
+			== OFS_NVME_LATER;
+		while (ofs_nvme_model_poll(model, now_ps, &end, 1) == 1)
+			inside--;
+	}
+	while (ofs_nvme_model_poll(model, OFS_NVME_LATER - 1, &end, 1) == 1)
+		inside--;
+	assert(inside == 0);
+	ofs_nvme_model_wear(model, &wear);
+	for (uint32_t i = 0; ofs_nvme_model_zone(model, i, &zone) == 0; i++)
+		valid += zone.written_bytes / page;
+	assert(wear.valid_pages >= valid && wear.written_pages >= wear.valid_pages);
+	ofs_nvme_model_close(model);
+}
+
 /* Transfers that come out of order fill the gaps: nothing of a saturated link is lost. */
 static void
 try_full_link(void)
@@ -193,6 +251,8 @@ main(void)
 	for (int i = 0; i < 300; i++)
 		try_random_schedulers();
 	assert(collected > 0);
+	for (int i = 0; i < 200; i++)
+		try_random_zones();
 	try_full_link();
 	puts("nvme model ok");
 	return 0;

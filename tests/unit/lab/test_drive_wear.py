@@ -12,7 +12,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import NvmeModel
 from offstage.testbeds.cli import run
 from offstage.testbeds.document import as_line
-from offstage.testbeds.lab.run.wear import WearOptions, _Cold, drive_wear
+from offstage.testbeds.lab.run.wear import WearOptions, drive_wear
+from offstage.testbeds.lab.run.wear_tier import Cold
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
@@ -106,7 +107,7 @@ def test_a_handle_that_the_drive_lacks_is_one_line() -> None:
 
 def test_the_coldest_go_first() -> None:
     """Named least, then unnamed longest; and when all were named, every count falls by one."""
-    cold = _Cold()
+    cold = Cold()
     for key in range(6):
         cold.put(key)
     for key in (1, 1, 3):
@@ -177,12 +178,31 @@ def test_a_store_with_room_writes_each_byte_about_once(tmp_path: Path) -> None:
 
 
 GOLDEN = [
-    (48677376, 88776704),
-    (48677376, 89362944),
-    (48677376, 88275456),
-    (48677376, 81863168),
+    (48677376, 88704000),
+    (48677376, 89385472),
+    (48677376, 88280064),
+    (48677376, 82403328),
     (9208320, 13186048),
 ]
+
+
+def test_a_zoned_drive_moves_nothing_and_the_store_what_it_must(tmp_path: Path) -> None:
+    """The same flash with zones of ten records, a full store: the drive's amplification is 1.0, and
+    what the cleaner moves in larger segments is the store's, by exact bytes."""
+    options = WearOptions(("one", "tenant"), 0, admit=(), room_percent=0, zone_bytes=64 << 30)
+    found = drive_wear(preset("micron-9650"), trace(tmp_path / "t.jsonl"), options, Silent())
+    whole, zoned, tenants, split = found.rows
+    assert (whole.zones, zoned.zones, tenants.zones, split.zones) == (0, 62, 0, 62)
+    assert zoned.drive_amplification == split.drive_amplification == 1
+    assert [(one.object_bytes, one.flash_bytes) for one in (zoned, split)] == [
+        (48677376, 95480832),
+        (48677376, 95479296),
+    ]
+    for one in (zoned, split):
+        assert one.store_amplification and whole.store_amplification and one.bytes_per_s
+        assert one.amplification == one.store_amplification > whole.store_amplification
+        assert one.years and one.hit > 0.9 * whole.hit
+    checked("drive wear", as_line(found))
 
 
 @pytest.mark.parametrize(
@@ -190,6 +210,12 @@ GOLDEN = [
     [
         (["--handles", "4"], "streams by 'tenant' need 5 placement handles"),
         (["--streams", "two"], "no streams 'two'"),
+        (
+            ["--zone", "1GiB"],
+            "not a multiple of the erase block of every plane, 16 GiB; give 16 GiB",
+        ),
+        (["--zone", "16GiB", "--zones-open", "3"], "need 4 open zones, and the drive has 3; give"),
+        (["--zone", "2TiB"], "blocks are 1, and a store of 1 streams needs 6; give smaller"),
         (["--spare", "0"], "without over-provisioning cannot collect"),
         (["--spare", "100"], "all over-provisioning"),
         (["--admit", "none"], "'none' are no numbers of requests"),

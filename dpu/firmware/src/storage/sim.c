@@ -8,6 +8,10 @@
  * device) the I/O (or the device) completes nothing until ofs_storage_unhang, which ends what hung
  * with -ETIMEDOUT and moves no data.
  *
+ * Of a drive with zones, what is written in place (lifetime 0) goes to a log on its conventional
+ * namespace, and all else to the zones, whose addresses are the caller's from zones_offset_bytes
+ * on; a discard resets the zone that begins with it. What the drive refuses ends with -EIO.
+ *
  * With a path the medium is that file, and outlives the storage. I/O in flight at close is torn, as
  * in a power cut: some of its blocks reach the medium, others do not.
  */
@@ -51,6 +55,7 @@ struct sim_storage {
 	uint32_t free_count;
 	uint32_t hung_first;
 	uint64_t io_count;
+	uint64_t log_bytes; /* on the conventional namespace of a drive with zones */
 	int hung;
 	int opened;
 };
@@ -205,14 +210,26 @@ sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	return count;
 }
 
-/* What the model takes it for. */
+/* What the model takes it for, and its address there. */
 static int
-sim_write(const struct sim_storage *sim, const struct ofs_io *io)
+sim_write(struct sim_storage *sim, const struct ofs_io *io, uint64_t *offset)
 {
+	int zoned = sim->config.nvme.zone_size_bytes > 0;
+
+	*offset = io->offset;
+	if (zoned)
+		*offset -=
+			*offset < sim->config.zones_offset_bytes ? *offset : sim->config.zones_offset_bytes;
 	if (io->op == OFS_STORAGE_DISCARD)
-		return OFS_NVME_DISCARD;
+		return zoned ? OFS_NVME_ZONE_RESET : OFS_NVME_DISCARD;
 	if (io->op != OFS_STORAGE_WRITE)
 		return 0;
+	if (zoned && io->lifetime > 0)
+		return OFS_NVME_ZONE_WRITE;
+	if (zoned) {
+		*offset = sim->log_bytes;
+		sim->log_bytes += io->size_bytes;
+	}
 	return 1 + (int)ofs_storage_handle(io->lifetime, (uint32_t)sim->base.stats.handles);
 }
 
@@ -222,8 +239,9 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	struct sim_storage *sim = (struct sim_storage *)storage;
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 	int rc = ofs_storage_check(storage, io);
-	uint64_t due_ps;
+	uint64_t due_ps, offset;
 	uint32_t index;
+	int write;
 
 	if (rc != 0)
 		return rc;
@@ -231,8 +249,13 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	sim->slots[index].io = *io;
 	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
 	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
-	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, sim_write(sim, io), index,
-		io->offset, io->size_bytes);
+	write = sim_write(sim, io, &offset);
+	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, write, index, offset,
+		write == OFS_NVME_ZONE_RESET ? 0 : io->size_bytes);
+	if (due_ps == OFS_NVME_REFUSED) {
+		sim->slots[index].fault = FAULT_EIO;
+		due_ps = now_ns * PS_PER_NS;
+	}
 	if (due_ps != OFS_NVME_LATER)
 		sim_expect(sim, due_ps, index);
 	storage->stats.in_flight++;

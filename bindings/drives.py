@@ -2,17 +2,20 @@
 
 Model: a file of `drives/` has `about`, and groups of numbers that share a tag, a date and a source:
 `[[numbers]]` are parameters of `struct ofs_nvme_params` in its units (ps, bytes, bytes per second),
-`[[published]]` what was said of the drive and the model is held against. A drive that is `like`
+`[[published]]` what was said of the drive and the model is held against, `[[geometry]]` how many
+blocks its planes have, which is what it keeps and no parameter: a model with all of them would
+need gigabytes, and one without collects nothing. A drive that is `like`
 another has that one's numbers where it gives none, as guesses. A date is that of the source, and
 where it has none the day on which it was read.
 
 What can fail: `BadInput`, one line with file and number, for a group without tag, date or source,
-a number that no drive has, one that is missing or given twice, and what the model refuses.
+a number that no drive has, one that is missing or given twice, a geometry that does not keep the
+capacity, and what the model refuses.
 """
 
 import datetime
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -62,6 +65,10 @@ OPTIONAL = (
     "write_firmware_ps",
 )
 """0 says something: nvme_model.h."""
+GEOMETRY = ("blocks_per_plane", "pages_per_block", "spare_permille")
+"""Of a drive without schedulers all three; the others have the last two among their parameters."""
+KEPT_PERCENT_MAX = 1
+"""More than the capacity, beside a block of each plane."""
 GROUP = ("tag", "date", "source")
 FIXES = {
     "tag": f"choose one of {', '.join(TAGS)}",
@@ -83,12 +90,34 @@ class Told:
 @dataclass(frozen=True)
 class Preset:
     """One drive. `numbers`: of its parameters, in ps, bytes and bytes per second; `published`: what
-    was said of it, by the keys of `PUBLISHED`."""
+    was said of it, by the keys of `PUBLISHED`; `geometry`: by those of `GEOMETRY`, or empty."""
 
     name: str
     about: str
     numbers: Mapping[str, Told]
     published: Mapping[str, Told]
+    geometry: Mapping[str, Told]
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """What its over-provisioning leaves of its blocks; None: nobody says how many it has."""
+        one = self.whole
+        if not all(one[key] for key in GEOMETRY[:2]):
+            return None
+        flash = one["blocks_per_plane"] * self.unit_bytes
+        return flash * (1000 - one["spare_permille"]) // 1000
+
+    @property
+    def unit_bytes(self) -> int:
+        """A block of each plane."""
+        one = self.whole
+        planes = one["channel_count"] * one["dies_per_channel"] * one["planes_per_die"]
+        return planes * one["pages_per_block"] * one["page_size_bytes"]
+
+    @property
+    def whole(self) -> dict[str, int]:
+        """Parameters and geometry."""
+        return self.params | {key: told.value for key, told in self.geometry.items()}
 
     @property
     def params(self) -> dict[str, int]:
@@ -130,19 +159,24 @@ def read_drive(path: Path) -> Preset:
     """The drive of a file, checked."""
     where, table = path.name, read_toml(path, "reinstall Offstage")
     for key in table:
-        check_known(key, ("about", "like", "numbers", "published"), where)
+        check_known(key, ("about", "like", "numbers", "published", "geometry"), where)
     if not isinstance(table.get("about"), str) or not table["about"]:
         raise BadInput("does not say what it is", where, 'write about = "..."')
     numbers = _told(table.get("numbers", []), PARAMETERS, f"{where} numbers")
+    geometry = _told(table.get("geometry", []), GEOMETRY, f"{where} geometry")
     if "like" in table:
-        numbers = _like(table["like"], f"{where} like") | numbers
+        other, said = _like(table["like"], f"{where} like")
+        numbers = _guesses(other.numbers, said) | numbers
+        geometry = _guesses(other.geometry, said) | geometry
     found = Preset(
         path.stem,
         table["about"],
         numbers,
         _told(table.get("published", []), tuple(PUBLISHED), f"{where} published"),
+        geometry,
     )
     _check_whole(found, where)
+    _check_capacity(found, where)
     return found
 
 
@@ -185,8 +219,8 @@ def _knowledge(group: Mapping[str, Any], where: str) -> tuple[Tag, datetime.date
     return tag, date, source
 
 
-def _like(table: Any, where: str) -> dict[str, Told]:
-    """The numbers of the drive that this one is like, as guesses."""
+def _like(table: Any, where: str) -> tuple[Preset, Told]:
+    """The drive that this one is like, and how its numbers are known for this one."""
     if not isinstance(table, dict):
         raise BadInput(f"{table!r} is not a table", where, "write [like] with preset, date, source")
     name = table.get("preset")
@@ -197,8 +231,12 @@ def _like(table: Any, where: str) -> dict[str, Told]:
             f"choose one of {', '.join(presets())}",
         )
     _, date, source = _knowledge({"tag": "guess", **table}, where)
-    said = f"{source}; as {name}"
-    return {key: Told(one.value, "guess", date, said) for key, one in preset(name).numbers.items()}
+    return preset(name), Told(0, "guess", date, f"{source}; as {name}")
+
+
+def _guesses(numbers: Mapping[str, Told], said: Told) -> dict[str, Told]:
+    """The numbers of another drive, known as `said` is."""
+    return {key: replace(said, value=one.value) for key, one in numbers.items()}
 
 
 def _check_whole(found: Preset, where: str) -> None:
@@ -218,3 +256,19 @@ def _needed(scheduled: bool) -> Iterator[str]:
     for name in PARAMETERS:
         if name not in OPTIONAL and (scheduled or name not in UNUSED_WHERE_AT_ONCE):
             yield name
+
+
+def _check_capacity(found: Preset, where: str) -> None:
+    """The blocks keep the capacity, and little more."""
+    kept, capacity = found.kept_bytes, found.cited.get("capacity_bytes")
+    if kept is None or capacity is None:
+        return
+    row, kept_permille = found.unit_bytes, 1000 - found.whole["spare_permille"]
+    if capacity <= kept <= capacity * (100 + KEPT_PERCENT_MAX) // 100 + row:
+        return
+    raise BadInput(
+        f"its geometry keeps {kept / 1e12:.2f} TB, and its capacity is {capacity / 1e12:.2f} TB",
+        where,
+        f"with {-(-capacity * 1000 // (row * max(1, kept_permille))):,} blocks_per_plane it keeps "
+        "that; change those, spare_permille or capacity_bytes",
+    )

@@ -97,11 +97,13 @@ class CliffRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriveCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One drive. `cliff` is empty where `cliff_absent` says why."""
+    """One drive. `cliff` is empty where `cliff_absent` says why. `numbers`: its geometry, too, of
+    which it keeps `kept_bytes`; null: nobody says how many blocks it has."""
 
     name: str
     about: str
     scheduled: bool
+    kept_bytes: int | None
     numbers: list[NumberRow]
     figures: list[FigureRow]
     saturated_per_second: float
@@ -146,6 +148,7 @@ def card(drive: Preset) -> DriveCard:
         name=drive.name,
         about=drive.about,
         scheduled=bool(drive.params["scheduled"]),
+        kept_bytes=drive.kept_bytes,
         numbers=[
             NumberRow(
                 parameter=key,
@@ -154,7 +157,7 @@ def card(drive: Preset) -> DriveCard:
                 date=one.date.isoformat(),
                 source=one.source,
             )
-            for key, one in drive.numbers.items()
+            for key, one in (*drive.numbers.items(), *drive.geometry.items())
         ],
         figures=figures,
         saturated_per_second=rates[4 * KIB].per_second,

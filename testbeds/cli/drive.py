@@ -182,7 +182,8 @@ def _list(form: Format) -> None:
     listed: list[DriveListed] = []
     rows = []
     for one in map(preset, presets()):
-        tags: list[str] = [told.tag for told in one.numbers.values()]
+        known = (*one.numbers.values(), *one.geometry.values())
+        tags: list[str] = [told.tag for told in known]
         listed.append(
             {
                 "name": one.name,
@@ -190,6 +191,7 @@ def _list(form: Format) -> None:
                 "scheduled": bool(one.params["scheduled"]),
                 "tags": {tag: tags.count(tag) for tag in TAGS},
                 "published": one.cited,
+                "kept_bytes": one.kept_bytes,
             }
         )
         figures = [
@@ -197,23 +199,30 @@ def _list(form: Format) -> None:
             for key in ("read_bytes_per_s", "write_bytes_per_s", "read_iops", "read_latency_ps")
         ]
         guessed = f"{tags.count('guess')} of {len(tags)}"
-        rows.append(
-            [one.name, "yes" if one.params["scheduled"] else "no", *figures, guessed, one.about]
-        )
+        scheduled = "yes" if one.params["scheduled"] else "no"
+        rows.append([one.name, scheduled, *figures, _kept(one.kept_bytes), guessed, one.about])
     columns = [
         Column("drive", left=True),
         Column("schedulers", left=True),
-        *map(Column, ("read", "write", "4 KiB reads", "latency", "guessed")),
+        *map(Column, ("read", "write", "4 KiB reads", "latency", "keeps", "guessed")),
         Column("what it is", left=True, wrap=True),
     ]
     document: DrivesListed = {"presets": listed, "tags": TAGS, "figures": PUBLISHED}
     emit(document, form, Table.of(columns, rows))
 
 
+def _kept(size_bytes: int | None) -> str:
+    """As drives are sold, in powers of ten."""
+    from offstage.testbeds.table import NOTHING
+
+    return NOTHING if size_bytes is None else f"{size_bytes / 1e12:.2f} TB"
+
+
 def _card(found: "DriveCard") -> "list[Table | str]":
     """The tables of a card."""
     return [
-        f"{found.name}: {found.about}. {found.provenance.capitalize()}.",
+        f"{found.name}: {found.about}. Its blocks keep {_kept(found.kept_bytes)}. "
+        f"{found.provenance.capitalize()}.",
         _figures(found),
         _load(found),
         _sizes(found),

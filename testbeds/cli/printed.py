@@ -336,13 +336,15 @@ class PodPurged(TypedDict):
 
 class DriveListed(TypedDict):
     """A drive of the NVMe model; `tags`: how many of its parameters are known in each way.
-    `published`: what was said of it, in bytes per second, I/Os per second and ps."""
+    `published`: what was said of it, in bytes per second, I/Os per second and ps; `kept_bytes`:
+    what its blocks hold behind its over-provisioning, null where nobody says how many they are."""
 
     name: str
     about: str
     scheduled: bool
     tags: dict[str, int]
     published: dict[str, int]
+    kept_bytes: int | None
 
 
 class DrivesListed(TypedDict):

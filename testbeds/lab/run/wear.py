@@ -92,9 +92,9 @@ class WearOptions:
                     "give more; or lower --tenants",
                 )
 
-    def zone_blocks(self, params: dict[str, int]) -> int:
+    def zone_blocks(self, drive: Preset) -> int:
         """Erase blocks of each plane of the drive in a zone; BadInput: not a whole number."""
-        unit = params["pages_per_block"] * params["page_size_bytes"] * planes_of(params)
+        unit = drive.unit_bytes
         if self.zone_bytes % unit:
             raise BadInput(
                 f"a zone of {format_size(self.zone_bytes)} is not a multiple of the erase block of "
@@ -177,7 +177,7 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
         )
     sized = scaled(params, objects, 1, 0)
     NvmeModel(sized)  # in one line, before what takes long
-    runs = list(_runs(options, options.zone_blocks(params)))
+    runs = list(_runs(options, options.zone_blocks(drive)))
     drives = [_scaled(params, objects, options, run) for run in runs]
     judge = _Judge(drive, trace, tokens * options.token_bytes, random_amplification(params))
     progress.start("wear", len(runs), "runs")

@@ -13,7 +13,9 @@ from offstage.bindings.storage import LATER, NvmeModel
 from offstage.testbeds.cli import run
 from offstage.testbeds.drives import card
 
+GEOMETRIES = ("blocks_per_plane", "pages_per_block", "spare_permille", "page_size_bytes")
 LATER_ONES = [name for name in presets() if preset(name).params["scheduled"]]
+ROOT = Path(__file__).resolve().parents[3]
 GOOD = (FOLDER / "micron-9550.toml").read_text(encoding="utf-8")
 
 
@@ -21,10 +23,32 @@ GOOD = (FOLDER / "micron-9550.toml").read_text(encoding="utf-8")
 def test_every_number_has_tag_date_and_source(name: str) -> None:
     """None is without, and none is of a day to come."""
     drive = preset(name)
-    for told in (*drive.numbers.values(), *drive.published.values()):
+    for told in (*drive.numbers.values(), *drive.published.values(), *drive.geometry.values()):
         assert told.tag in TAGS and told.source
         assert told.date <= datetime.date.today()
     assert set(drive.published) <= set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_capacity_follows_from_geometry(name: str) -> None:
+    """Planes, blocks, pages and over-provisioning of the page's table keep what it says, which is
+    the published capacity where there is one, to a percent; and no block fewer would."""
+    drive = preset(name)
+    whole, kept = drive.whole, drive.kept_bytes
+    planes = whole["channel_count"] * whole["dies_per_channel"] * whole["planes_per_die"]
+    blocks, pages, spare, page = (whole[key] for key in GEOMETRIES)
+    flash = planes * blocks * pages * page
+    assert kept == flash * (1000 - spare) // 1000 and drive.unit_bytes * blocks == flash
+    capacity = drive.cited.get("capacity_bytes", 0)
+    if capacity:
+        assert capacity <= kept <= 1.01 * capacity
+        assert (flash - drive.unit_bytes) * (1000 - spare) // 1000 < capacity
+    assert drive.params["blocks_per_plane"] == 0  # a model with all of them would not fit
+    text = (ROOT / "docs/reference/drives.md").read_text(encoding="utf-8")
+    shape = f"{planes:,} | {blocks:,} | {pages:,} | {page // 1024} KiB"
+    figures = f"{flash / 1e12:.2f} TB | {spare / 10:.1f} % | {kept / 1e12:.2f} TB"
+    (row,) = [line for line in text.splitlines() if f"`{name}`" in line and line.count("|") == 9]
+    assert f"| {shape} | {figures} |" in row
 
 
 @pytest.mark.parametrize("name", LATER_ONES)
@@ -61,6 +85,14 @@ def test_a_drive_without_schedulers_has_no_cliff_and_says_why() -> None:
         ("spare_permille = 220", "channel_count = 220", "channel_count is given twice"),
         ("channel_count = 16", "channel_count = 1_600", "out of range"),
         ('about = "', 'abut = "', "abut"),
+        (
+            "blocks_per_plane = 3_821",
+            "blocks_per_plane = 3_700",
+            "keeps 24.79 TB, and its capacity is 25.60 TB; with 3,821 blocks_per_plane",
+        ),
+        ("blocks_per_plane = 3_821", "blocks_per_plane = 3_900", "keeps 26.13 TB, and its capac"),
+        ("spare_permille = 220", "spare_permille = 180", "keeps 26.91 TB"),
+        ("[[geometry]]", "[[geography]]", "geography"),
     ],
 )
 def test_what_is_wrong_with_a_drive_is_one_line(

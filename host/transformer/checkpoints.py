@@ -1,11 +1,13 @@
-"""Checkpoints of recurrent states in the tier, and a session that comes back at the last of them.
+"""Checkpoints of states in the tier, and a session that comes back at the last of them.
 
 A block of KV holds its own tokens and is of use to any session with the same tokens before it. A
-recurrent state holds all tokens up to one position, so a prefix can be gone on with only where its
-states were kept: every so many blocks they are stored as one value (`host.values`), under a key
-that names the model and all tokens so far, as a block is named. A session that comes back, or
-shares a front with another, takes the last position that has states, and KV of every token before
-it; what lies behind is read again, and at least one token, since its logits are not kept.
+recurrent state holds all tokens up to one position, and a compressor's the tokens of an entry not
+yet full, so a prefix can be gone on with only where its states were kept: every so many blocks they
+are stored as one value (`host.values`), under a key that names the model and all tokens so far, as
+a block is named. With those of compressors are the window and the entries that are in no whole
+block. A session that comes back, or shares a front with another, takes the last position that has
+states, and KV of every token before it; what lies behind is read again, and at least one token,
+since its logits are not kept.
 
 One thread. Values want a fabric of their own, so a checkpoint has a connection while it is read or
 written. A value that cannot be read, and a block that is lost, are as if they were not there; a
@@ -24,7 +26,9 @@ from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
 from offstage.host.link.tier_sessions import append_chunks
+from offstage.host.model.geometry import KvGeometry
 from offstage.host.transformer.dense import DenseKv
+from offstage.host.transformer.index_keys import index_tensors
 from offstage.host.transformer.recurrent import States
 from offstage.host.values import Values
 
@@ -97,40 +101,49 @@ def returned(
     kv: DenseKv,
     control: Control,
     fabric: Fabric,
+    geometry: KvGeometry,
     identities: Sequence[int],
     checkpoints: Checkpoints,
     tokens_max: int,
 ) -> Returned:
     """Restore `kv` from the tier, up to the last checkpoint of at most `tokens_max` tokens before
-    which it has all blocks. `identities`: of the context's chunks. Where a block cannot be read,
-    nothing is restored."""
-    import torch
-
-    layers, size = kv.geometry.layer_count, kv.geometry.block_tokens
+    which it has all blocks. `geometry`: of the tier, with index keys; `identities`: of the
+    context's chunks. Where a block cannot be read, nothing is restored."""
+    size, forms = geometry.block_tokens, enumerate(geometry.layers)
+    layers = [n for n, one in forms if not (kv.compresses and one.form == "window")]
     handle = control.session_open(select_blocks=1)
-    appended = append_chunks(control, handle, identities, layers)
-    whole = appended.stored_layers >= layers
+    appended = append_chunks(control, handle, identities, geometry.layer_count)
+    ended = np.arange(len(identities))[:, None] + 1
+    wanted = (ended % [geometry.chunks_per_block(one) for one in layers] == 0).sum(axis=1)
+    whole = appended.stored_layers >= wanted
     kept = len(whole) if whole.all() else int(whole.argmin())
     tokens, states = checkpoints.latest(min(kept * size, tokens_max))
+    # Only a chunk that ends a block shows what the tier has.
+    kept_tokens = max(tokens, int((ended[:kept, 0] * (wanted[:kept] > 0)).max(initial=0)) * size)
     batch = max(1, min(BATCH_BLOCKS, control.geometry.slot_count // 4))
     landing = np.zeros((batch, control.geometry.payload_size_bytes), np.uint8)
     found, step = dict(states), 0
     fabric.register(landing)
     try:
-        for layer in range(layers) if tokens else ():
-            blocks = np.empty((tokens // size, kv.geometry.block_bytes(layer)), np.uint8)
-            for first in range(0, len(blocks), batch):
-                some = np.arange(first, min(first + batch, len(blocks)), dtype=np.uint32)
-                keys = np.ascontiguousarray(appended.keys[layer, some])
-                request = FetchRequest(handle, step, layer, some, keys, landing)
+        for layer in layers if tokens else ():
+            count = geometry.entries(layer, tokens) // size
+            blocks = np.empty((count, geometry.block_bytes(layer)), np.uint8)
+            for first in range(0, count, batch):
+                some = np.arange(first, min(first + batch, count))
+                chunks = geometry.chunks_of(layer, some).astype(np.uint32)
+                keys = np.ascontiguousarray(appended.keys[layer, chunks])
+                request = FetchRequest(handle, step, layer, chunks, keys, landing)
                 if fabric.fetch(request).rcs.any():
-                    return Returned(0, kept * size)
+                    return Returned(0, kept_tokens)
                 blocks[some] = landing[: len(some), : blocks.shape[1]]
                 step += 1
-            found |= kv.stored_tensors(layer, blocks)
+            if count and geometry.layers[layer].form == "index":
+                found |= index_tensors(blocks, geometry, layer)
+            elif count:  # of an entry of many tokens no block may be full
+                found |= kv.stored_tensors(layer, blocks)
     finally:
         fabric.unregister(landing)
         control.session_close(handle, keep=True)
     if tokens:
-        kv.restore(found | {"logits": torch.empty(0)}, tokens)
-    return Returned(tokens, kept * size)
+        kv.restore(found, tokens)
+    return Returned(tokens, kept_tokens)

@@ -6,9 +6,10 @@ context to its end, and so can be cut to any front of it. `SessionLayer` has wha
 needs: the tokens of the entry not yet full, the overlap, and index keys. Entries are the tier's: a
 new one is handed over, and none is asked of it.
 
-A session's states stay resident. They belong to no chunk: the tier's blocks of another session with
-the same front are of use once its compressors have read the tokens since the last whole block.
-One thread. Tensors are replaced and never written, so that copies of a state share them.
+A session's states stay resident and belong to no chunk. With the window and the entries of blocks
+not yet full they are what a context goes on with behind the tier's whole blocks: a checkpoint
+(`checkpoints`), at which a `WholeLayer` may begin; it then has nothing of the tokens before that is
+not read again. One thread. Tensors are replaced and never written, so that copies share them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ OVERLAP = "overlap_kv", "overlap_gate"
 """What there is for each entry: its tokens' part of the next one, `[1, entries, rate, dim]`."""
 ENTRIES = "entries"
 """The entries of attention or index keys, `[1, entries, dim]`."""
+BEGUN = "begun"
+"""Of a checkpoint: those of the block not yet full."""
 
 State = dict[str, Any]
 """Of one compressor, by these names; those that it has."""
@@ -112,68 +115,107 @@ class SessionLayer(_Compressors):
 
 class WholeLayer(_Compressors):
     """A layer of transformers' cache that keeps a whole context: `keys` `[1, 1, tokens, dim]`, read
-    as keys and as values, and all that its compressors had and made. `rate`: tokens of an entry; 0
-    in a layer that compresses nothing."""
+    as keys and as values, and all that its compressors had and made; or, of one that began at a
+    checkpoint, what that had and all since. `rate`: tokens of an entry; 0 in a layer that
+    compresses nothing. `window`: tokens that one token reads of `keys`, itself included."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, window: int) -> None:
         super().__init__(rate)
+        self._window = window
         self.keys: Any = None
+        self.tokens = 0
+        """Those of the context, held or not."""
 
     def update(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Take tokens: all that there are. K and V are one."""
+        """Take tokens: those that a window of theirs reaches, as many wherever it began, so that
+        sums are the same to the bit. K and V are one."""
         import torch
 
         self.keys = keys if self.keys is None else torch.cat([self.keys, keys], dim=2)
-        return self.keys, self.keys
+        self.tokens += keys.shape[2]
+        read = self.keys[:, :, -(self._window - 1 + keys.shape[2]) :]
+        return read, read
+
+    def window(self, span: slice) -> Any:
+        """The keys of some tokens, `[1, 1, tokens, dim]`; 0 for those that it does not have."""
+        from torch.nn.functional import pad
+
+        dropped = self.tokens - self.keys.shape[2]
+        held = self.keys[:, :, max(0, span.start - dropped) : max(0, span.stop - dropped)]
+        return pad(held, (0, 0, span.stop - span.start - held.shape[2], 0))
 
     @property
     def entries(self) -> Any:
         """Compressed entries, `[1, 1, entries, dim]`."""
         return self.states["compressor"][ENTRIES][None]
 
-    def get_seq_length(self) -> int:
-        """Tokens that it has."""
-        return 0 if self.keys is None else int(self.keys.shape[2])
-
     def front(self, tokens: int) -> dict[str, Any]:
-        """All of the first `tokens` tokens, by name, for `restore`."""
-        found = {"k": self.keys[:, :, :tokens]}
+        """All that it has of the first `tokens` tokens, by name, for `restore`. Of one that began
+        at a checkpoint: no fewer tokens than that."""
+        behind = self.tokens - tokens
+        found = {"k": self.keys[:, :, : self.keys.shape[2] - behind]}
         for name, state in self.states.items():
             for part, one in state.items():
-                rows = tokens if part in INPUTS else tokens // self.rate
-                found[f"{name}.{part}"] = one[:, :rows]
+                more = behind if part in INPUTS else self.tokens // self.rate - tokens // self.rate
+                found[f"{name}.{part}"] = one[:, : one.shape[1] - more]
         return found
 
-    def restore(self, tensors: Mapping[str, Any]) -> None:
-        """Take these in place of what it has."""
-        self.keys = tensors["k"]
+    def whole_blocks(self, tokens: int, block_tokens: int) -> dict[str, Any]:
+        """Entries and index keys that are in whole blocks after `tokens` tokens, by name: with a
+        `checkpoint` there, all that `restore` needs."""
+        full = self._in_blocks(tokens, block_tokens)
+        return {f"{name}.{ENTRIES}": one[ENTRIES][:, :full] for name, one in self.states.items()}
+
+    def checkpoint(self, block_tokens: int) -> dict[str, Any]:
+        """What a context goes on with after these tokens beside whole blocks, by name: its window
+        from a block's first token on, its compressors' states, and what blocks not full have."""
+        first = max(0, self.tokens + 1 - self._window) // block_tokens * block_tokens
+        found = {"k": self.window(slice(first, self.tokens))}
+        full = self._in_blocks(self.tokens, block_tokens)
+        for name, state in self.session().states.items():
+            own = {part: one for part, one in state.items() if part != ENTRIES}
+            own[BEGUN] = self.states[name][ENTRIES][:, full:]
+            found |= {f"{name}.{part}": one for part, one in own.items()}
+        return {name: one.clone() for name, one in found.items()}
+
+    def _in_blocks(self, tokens: int, block_tokens: int) -> int:
+        return tokens // self.rate // block_tokens * block_tokens if self.rate else 0
+
+    def restore(self, tensors: Mapping[str, Any], tokens: int) -> None:
+        """Take these of `tokens` tokens in place of what it has."""
+        self.keys, self.tokens = tensors["k"], tokens
         self.states.clear()
         for name in tensors.keys() - {"k"}:
             of, part = name.split(".")
             self.states.setdefault(of, {})[part] = tensors[name]
-        self.seen = dict.fromkeys(self.states, self.get_seq_length())
+        for state in self.states.values():
+            if BEGUN in state:
+                state[ENTRIES] = _grown(state, ENTRIES, state.pop(BEGUN))
+        self.seen = dict.fromkeys(self.states, tokens)
 
     def session(self) -> SessionLayer:
         """What a session goes on with after these tokens."""
         found = SessionLayer(self.rate)
         found.seen = dict(self.seen)
         for name, state in self.states.items():
-            begun = self.seen[name] // self.rate * self.rate
+            begun = self.seen[name] % self.rate
             own = {part: one for part, one in state.items() if part != ENTRIES or name == "indexer"}
-            own |= {part: own[part][:, begun:] for part in INPUTS}
+            own |= {part: own[part][:, own[part].shape[1] - begun :] for part in INPUTS}
             own |= {part: own[part][:, -1:] for part in OVERLAP if part in own}
             found.states[name] = own
         return found
 
 
 class WholeCache:
-    """What transformers asks of a cache, with a `WholeLayer` of each of `rates`."""
+    """What transformers asks of a cache, with a `WholeLayer` of each of `rates`; all layers have
+    one `window`."""
 
     is_compileable = False
 
-    def __init__(self, rates: Sequence[int]) -> None:
-        self.layers = [WholeLayer(rate) for rate in rates]
+    def __init__(self, rates: Sequence[int], window: int) -> None:
+        self.layers = [WholeLayer(rate, window) for rate in rates]
         self.is_sliding = [False] * len(rates)
+        self._window = window
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Take a layer's tokens: all that there are."""
@@ -181,18 +223,20 @@ class WholeCache:
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens that a layer has."""
-        return self.layers[layer_idx].get_seq_length()
+        return self.layers[layer_idx].tokens
 
     get_query_offset = get_seq_length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """Tokens that a pass of so many reads, and the first of them."""
-        return self.get_seq_length(layer_idx) + query_length, 0
+        before = self.get_seq_length(layer_idx)
+        read = min(before, self._window - 1)
+        return read + query_length, before - read
 
     def crop(self, tokens: int) -> None:
         """Forget the last `-tokens` tokens of every layer."""
         for layer in self.layers:
-            layer.restore(layer.front(layer.get_seq_length() + tokens))
+            layer.restore(layer.front(layer.tokens + tokens), layer.tokens + tokens)
 
 
 def _grown(state: State, part: str, new: Any) -> Any:

@@ -44,7 +44,8 @@ def _whole_cache(geometry: KvGeometry) -> Any:
 
     if any(one.layout == "compressed" for one in geometry.layers):
         last = [geometry.layers[parts[-1]] for parts in geometry.parts]
-        return WholeCache([one.tokens_per_entry if one.form == "entries" else 0 for one in last])
+        rates = [one.tokens_per_entry if one.form == "entries" else 0 for one in last]
+        return WholeCache(rates, geometry.layers[0].window_tokens)
     if geometry.absent:
         return Cache([DynamicIndexedLayer() if one else new_layer() for one in geometry.parts])
     return Cache(layer_class_to_replicate=DynamicIndexedLayer)
@@ -95,6 +96,11 @@ class DenseKv:
             self.last_logits = last[-1].float().cpu().numpy()
 
     @property
+    def compresses(self) -> bool:
+        """Whether its layers keep windows and compressed entries."""
+        return any(one.layout == "compressed" for one in self.geometry.layers)
+
+    @property
     def tokens(self) -> int:
         """Of the context."""
         return self._length
@@ -111,13 +117,17 @@ class DenseKv:
             if not is_recurrent(layer):
                 found |= {f"{number}.{name}": one for name, one in _front(layer, tokens).items()}
         if tokens == self._length:
-            found |= self.states
+            found |= states_of(self._cache.layers)
         return {name: one.contiguous() for name, one in found.items()}
 
     @property
     def states(self) -> States:
-        """The states of recurrent layers after the context; empty of a model without any."""
-        return states_of(self._cache.layers)
+        """What the context goes on with beside whole blocks, a checkpoint: the states of recurrent
+        layers, or of layers that compress, with their windows. Empty of a model without any."""
+        size, found = self.geometry.block_tokens, states_of(self._cache.layers)
+        for number, layer in self._whole_layers():
+            found |= {f"{number}.{name}": one for name, one in layer.checkpoint(size).items()}
+        return found
 
     @property
     def index_keys(self) -> dict[int, Any]:
@@ -135,8 +145,11 @@ class DenseKv:
         return {**self._compressors(), **copies(self._cache.layers)}
 
     def _compressors(self) -> dict[int, SessionLayer]:
+        return {number: one.session() for number, one in self._whole_layers()}
+
+    def _whole_layers(self) -> list[tuple[int, WholeLayer]]:
         layers = enumerate(self._cache.layers)
-        return {number: one.session() for number, one in layers if isinstance(one, WholeLayer)}
+        return [(number, one) for number, one in layers if isinstance(one, WholeLayer)]
 
     @property
     def state_bytes(self) -> int:
@@ -162,7 +175,7 @@ class DenseKv:
         for at in sorted(parts):
             own = next(iter(self._cache.layers[at : at + 1]), None)
             if isinstance(own, WholeLayer):
-                own.restore(parts[at])
+                own.restore(parts[at], tokens)
                 continue
             if own is not None and is_recurrent(own):
                 take({at: own}, {f"{at}.{name}": one for name, one in parts[at].items()})
@@ -170,14 +183,25 @@ class DenseKv:
             self._cache.update(parts[at]["k"], parts[at]["v"], at)
             if "i" in parts[at]:
                 self._cache.update_indexer(parts[at]["i"], at)
-        self.last_logits = tensors["logits"].numpy()
+        if "logits" in tensors:
+            self.last_logits = tensors["logits"].numpy()
 
     def front(self, tokens: int, states: States | None = None) -> "DenseKv":
         """A copy of the first `tokens` tokens, in whole blocks; its last logits are this one's.
-        `states`: those of recurrent layers after these tokens."""
+        `states`: as the property, after these tokens: of a model with recurrent layers, and of one
+        that compresses where this began at a later checkpoint."""
         found = self.anew()
-        found.restore(self._tensors(tokens) | (states or {}), tokens)
+        own = self._whole_blocks(tokens) if states and self.compresses else self._tensors(tokens)
+        found.restore(own | (states or {}), tokens)
         return found
+
+    def _whole_blocks(self, tokens: int) -> dict[str, Any]:
+        size = self.geometry.block_tokens
+        return {
+            f"{number}.{name}": one
+            for number, layer in self._whole_layers()
+            for name, one in layer.whole_blocks(tokens, size).items()
+        }
 
     def anew(self) -> "DenseKv":
         """One of the same model that has read nothing."""
@@ -187,6 +211,8 @@ class DenseKv:
         """What `restore` takes of a layer of the tier, from its first blocks in order."""
         form, number = self.geometry.layers[layer], self._number(layer)
         planes = self._planes(layer, blocks)
+        if form.form == "entries":
+            return {f"{number}.compressor.entries": planes[0]}
         if form.planes == 2:
             keys, values = planes[:1], planes[1:]
         else:
@@ -324,7 +350,7 @@ class DenseKv:
         stored = self._cache.layers[self._number(layer)]
         if isinstance(stored, WholeLayer):
             compressed = self.geometry.layers[layer].form == "entries"
-            return stored.entries[:, :, span] if compressed else stored.keys[:, :, span]
+            return stored.entries[:, :, span] if compressed else stored.window(span)
         keys, values = stored.keys[:, :, span], stored.values[:, :, span]
         return entries_of(keys, values, self.geometry.block_shape(layer)[0] == 1)
 

@@ -17,7 +17,7 @@ from offstage.host.model.index_blocks import index_places
 from offstage.host.transformer.dense import DenseKv
 from offstage.host.transformer.quantized import QuantizedKv
 
-__all__ = ["IndexKeys", "IndexedKv", "NewKeys", "keys_in", "resident_keys"]
+__all__ = ["IndexKeys", "IndexedKv", "NewKeys", "index_tensors", "keys_in", "resident_keys"]
 
 IndexKeys = Callable[[int, Any], Any]
 """All keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's, `[1, 1, dim]`; of
@@ -56,6 +56,18 @@ def keys_in(
     if row is not None:
         return unpack(row, vectors).flatten(0, 1)[None]
     return vectors.view(getattr(torch, geometry.value_type)).flatten(0, 1)[None]
+
+
+def index_tensors(blocks: NDArray[np.uint8], geometry: KvGeometry, layer: int) -> dict[str, Any]:
+    """What `DenseKv.restore` takes of a layer of index keys of compressed entries, from its first
+    blocks in order."""
+    every = np.arange(len(blocks), dtype=np.int32)
+    places = index_places(geometry).items()
+    return {
+        f"{number}.indexer.entries": keys_in(blocks, every, geometry, place)
+        for number, place in places
+        if place[0] == layer
+    }
 
 
 class NewKeys:

@@ -91,8 +91,8 @@ CheckpointOption = Annotated[
     int,
     typer.Option(
         "--checkpoint-blocks",
-        help="of a model with recurrent layers: keep their states in the tier after every so many "
-        "blocks; 0: never",
+        help="of a model with recurrent or, with --index-keys tier, compressed layers: keep their "
+        "states in the tier after every so many blocks; 0: never",
     ),
 ]
 GenerateOption = Annotated[
@@ -186,7 +186,7 @@ def _tables(summary: "ModelSummary") -> Group:
         head,
         weights,
         *_indexed(summary),
-        *_recurrent(summary),
+        *_kept_states(summary),
         *told,
         "",
         *(part for kv in summary.kv for part in _chosen(kv)),
@@ -221,10 +221,11 @@ def _indexed(summary: "ModelSummary") -> list[str]:
     where = "are in the tier, and every step reads all of them" if in_tier else "stay resident"
     if model.compresses:
         share = f"at most {model.top_k:,} of" if model.top_k else "all"
+        absent = "stay resident: the tier does not hold them"
         return [
             f"each layer reads its window and {share} its compressed entries; the context's index "
-            f"keys, {keys}, {f'{where};' if in_tier else 'and'} compressor states, {states}, stay "
-            "resident: the tier does not hold them yet"
+            f"keys, {keys}, {f'{where};' if in_tier else 'and'} compressor states, {states}, "
+            f"{absent if summary.states is None else 'stay resident'}"
         ]
     return [
         f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the context's "
@@ -232,18 +233,19 @@ def _indexed(summary: "ModelSummary") -> list[str]:
     ]
 
 
-def _recurrent(summary: "ModelSummary") -> list[str]:
-    """Where the states of recurrent layers are, and from where the context was read."""
+def _kept_states(summary: "ModelSummary") -> list[str]:
+    """The states that no block holds, and from where the context was read."""
     kept, read = summary.states, summary.workload.context_tokens
     if kept is None:
         return []
-    resident = (
-        f"{kept.layers} layers keep a state and no KV: {format_size(kept.state_bytes)}, resident; "
-    )
+    size = format_size(kept.state_bytes)
+    what = f"{kept.layers} layers keep a state and no KV: {size}, resident; a checkpoint"
+    if summary.model.compresses:
+        what = f"a checkpoint of compressor states and windows, {size} behind the context,"
     if not kept.every_blocks:
-        return [resident + "no checkpoints: a session that comes back reads its context again"]
+        return ["no checkpoints of states: a session that comes back reads its context again"]
     return [
-        f"{resident}a checkpoint after every {kept.every_blocks:,} blocks: "
+        f"{what} after every {kept.every_blocks:,} blocks: "
         f"{kept.checkpoints_written:,} written, {format_size(kept.bytes_written)}, as values",
         f"of {read:,} tokens of context the tier had the KV of {kept.kept_tokens:,}, and states "
         f"after {kept.returned_tokens:,}: {read - kept.returned_tokens:,} were read",

@@ -190,12 +190,14 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class StatesKept(msgspec.Struct, kw_only=True, frozen=True):
-    """The recurrent states of the longest context, and their checkpoints in the tier."""
+    """The states of the longest context that no block holds, of recurrent layers or of compressors,
+    and their checkpoints in the tier."""
 
     layers: int
-    """That keep a state, and no KV."""
+    """That keep a state: recurrent ones, which have no KV, or all of a model that compresses."""
     state_bytes: int
-    """Of all of them, after the context: resident, and what a checkpoint holds."""
+    """Of all of them, after the context: what a checkpoint holds. Those of recurrent layers are
+    resident; with those of compressors are windows, which blocks hold too."""
     every_blocks: int
     """Blocks from one checkpoint to the next; 0: none are kept."""
     checkpoints_written: int
@@ -203,7 +205,8 @@ class StatesKept(msgspec.Struct, kw_only=True, frozen=True):
     bytes_written: int
     """Of these, with the names of their tensors."""
     kept_tokens: int
-    """Tokens from the first on of which the tier had all KV; 0 without checkpoints."""
+    """Tokens from the first on of which the tier had all KV, in whole blocks or with the last
+    checkpoint; 0 without checkpoints."""
     returned_tokens: int
     """Those of them before the last checkpoint, after which the context was read again."""
 

@@ -139,6 +139,71 @@ def test_index_keys_come_from_the_tier(kernel: str, top_k: int, text: Path, tmp_
             assert one["groups"][1]["demands"] > 0
 
 
+EVERY = 5
+"""Blocks from one checkpoint to the next: 80 tokens, within a block of each layer's entries, and of
+an HCA of 128 tokens within an entry."""
+KEPT = ["--index-keys", "tier", "--checkpoint-blocks", str(EVERY), "--kernel", "torch"]
+
+
+def with_keys(folder: Path) -> Any:
+    return start(folder, LAYERS + 1, PAYLOAD, 512, 16)
+
+
+@pytest.mark.parametrize("hca", [128, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_session_that_comes_back_reads_what_is_behind_a_checkpoint(
+    hca: int, text: Path, tmp_path: Path
+) -> None:
+    """Of two lengths, after a new start of the daemon: the bits are those of the first run, the
+    library's within 1e-3, and no block and no checkpoint is stored again."""
+    model = v4(tmp_path, hca, index_topk=20)
+    more = [*SIZES, *KEPT, "--context-tokens", f"{SHORT},{CONTEXT}"]
+    found = []
+    for number in range(2):
+        with with_keys(tmp_path) as tier:
+            found.append(drive(tier, model, text, tmp_path / f"out{number}", *more))
+    logits = own_logits(model, text, CONTEXT + STEPS)
+    for one in (row for each in found for row in each["passes"]):
+        assert one["bit_equal"] is True and one["kl_max"] < 1e-6
+        assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+        assert_within_1e3(one, logits)
+    first, again = found
+    assert [one["positions"] for one in first["passes"]] == [
+        one["positions"] for one in again["passes"]
+    ], "a session that comes back decodes the same"
+    keys = CONTEXT // CSA // BLOCK_TOKENS
+    assert first["workload"]["prefill_blocks_written"] == written_first(hca) + keys
+    assert again["workload"]["prefill_blocks_written"] == 0
+    names = "checkpoints_written", "kept_tokens", "returned_tokens"
+    assert [first["states"][name] for name in names] == [CONTEXT // (16 * EVERY), 0, 0]
+    assert [again["states"][name] for name in names] == [0, CONTEXT, 240]
+    assert again["states"]["bytes_written"] == 0 < first["states"]["bytes_written"]
+
+
+def test_a_shared_front_is_neither_read_nor_stored_again(text: Path, tmp_path: Path) -> None:
+    """Of a text with the same first 190 tokens the tier has a checkpoint after 160. What lies
+    behind is read and stored: the logits are the library's. So of a longer context of the first
+    text, of which no window is in a block."""
+    model, other = v4(tmp_path, index_topk=20), tmp_path / "other.txt"
+    letters = text.read_text()
+    other.write_text(letters[:190] + letters[190:][::-1])
+
+    def counted(file: Path, tokens: int) -> tuple[int, int, int]:
+        more = [*SIZES, *KEPT, "--context-tokens", str(tokens)]
+        found = drive(tier, model, file, tmp_path / "out", *more)
+        (one,), states = found["passes"], found["states"]
+        assert one["bit_equal"] is True and one["blocks_corrupt"] == 0
+        assert_within_1e3(one, own_logits(model, file, tokens + STEPS))
+        written = found["workload"]["prefill_blocks_written"]
+        return states["kept_tokens"], states["returned_tokens"], written
+
+    windows = 3 * (240 // 16 - (240 + 1 - WINDOW) // 16)
+    with with_keys(tmp_path) as tier:
+        assert counted(text, 240) == (0, 0, windows + 240 // 128 + 2 * (240 // 64))
+        assert counted(other, 240) == (160, 160, windows + 0 + 2 * 1)
+        windows = 3 * (320 // 16 - (320 + 1 - WINDOW) // 16)
+        assert counted(text, 320) == (240, 240, windows + 1 + 2 * 2)
+
+
 def test_what_compressors_keep_is_counted(tier: Daemon, text: Path) -> None:
     """Inputs of entries not yet full, what the next one overlaps, and entries of blocks not yet
     full; in float32. Nothing is left of a context that ends with a block of each."""
@@ -175,6 +240,11 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "fewer bits": ({}, ["--kv-dtype", "int4"], "--kv-dtype model"),
     "FP8 rows": ({}, ["--kv-dtype", "fp8"], "--kv-dtype model"),
     "types to choose": ({}, ["--kv-dtype", "auto", "--max-kl", "1"], "--kv-dtype model"),
+    "checkpoints without the keys": (
+        {},
+        ["--checkpoint-blocks", "8"],
+        "add --index-keys tier",
+    ),
     "a key above an entry": (
         {"index_head_dim": 80},
         ["--index-keys", "tier"],

@@ -227,6 +227,6 @@ def test_what_a_daemon_or_model_lacks_for_checkpoints_is_one_line(
     hybrid, plain = model_of(tmp_path, "qwen3_next"), model_of(tmp_path, "qwen3")
     sizes = ["--context-tokens", "128", "--steps", "2", *KEPT]
     with serve(tmp_path, limits={"values": 0}) as tier:
-        for model, says in ((hybrid, "set limits.values"), (plain, "keep no recurrent states")):
+        for model, says in ((hybrid, "set limits.values"), (plain, "keep no states")):
             assert run(words_of(tier, model, text, *sizes)) == 2
             assert says in capsys.readouterr().err.strip().splitlines()[-1]

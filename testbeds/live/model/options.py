@@ -71,7 +71,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     index_keys: IndexHome = "resident"
     """Where the keys of the model's indexers are: in memory, or in blocks of the tier."""
     checkpoint_blocks: Annotated[int, within(0, 1 << 20)] = CHECKPOINT_BLOCKS
-    """Blocks from one checkpoint of recurrent states in the tier to the next; 0: none."""
+    """Blocks from one checkpoint of states in the tier to the next; 0: none. Of recurrent layers,
+    and of compressors where index keys are in the tier."""
     rope: str = ""
     """Scaling of rotary positions, as `parse_rope` reads it; empty: the config's own."""
     generate: bool = False

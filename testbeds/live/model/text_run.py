@@ -54,7 +54,7 @@ from offstage.testbeds.live.model.fit import (
 )
 from offstage.testbeds.live.model.kept_prefill import prefill_once
 from offstage.testbeds.live.model.options import KvType, ModelOptions
-from offstage.testbeds.live.model.states import ContextStates, in_pieces
+from offstage.testbeds.live.model.states import ContextStates, in_pieces, keeps_states
 from offstage.testbeds.live.model_results import (
     KvStored,
     ModelMachine,
@@ -82,7 +82,8 @@ class TextRun:
     ) -> None:
         """Raises BadInput for a model that the kernel cannot compute."""
         self.options, self.loaded, self.weights = options, loaded, weights
-        if loaded.shape.is_recurrent:
+        kept = keeps_states(loaded.shape, options)
+        if kept:
             self.options = in_pieces(options, block_tokens)
         self.progress, self.arrays = progress, options.arrays()
         own = self.geometry = kv_geometry(
@@ -94,7 +95,7 @@ class TextRun:
         sinks = sink_logits_of(loaded.model)
         self.sink_logits = {own.parts[one][0]: sinks[one] for one in sinks}
         self.kv = self._whole = DenseKv(loaded.model, own)
-        self._states = ContextStates(self.options, self._whole, progress) if own.absent else None
+        self._states = ContextStates(self.options, self._whole, progress) if kept else None
         self.tokens: list[int] = []
         self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
         self._held: tuple[KvType, int] = "model", 0
@@ -196,7 +197,7 @@ class TextRun:
         last = len(tokens) // size - 1
         if self._states is not None:
             names = [self._name_of([], ordinal) for ordinal in range(last + 1)]
-            tier = self.link, self.control, self.fabric
+            tier = self.link, self.control, self.fabric, self.geometry
             self._states.read(tokens, *tier, names, self._states_key)
         elif keep:
             prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)

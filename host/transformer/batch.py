@@ -3,7 +3,7 @@
 Each session has its context, tail block and names (`TieredAttention`); they share the HBM pool, and
 in a layer the blocks that any of them lacks are in flight together, as in a batch of drawn sessions
 (`host.decode.layer`). The stall of a token is that of its batch. One thread. Of models whose layers
-select by a query or read a window; nothing is predicted.
+select by a query, read a window or keep a state; nothing is predicted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,6 +60,7 @@ class TieredBatch:
 
         sessions, pool = self._sessions, self._decoder.pool
         new = [one.take(layer, *it) for one, *it in zip(sessions, queries, entries, strict=True)]
+        (layer,) = pool.geometry.parts[layer]
         write_tokens(pool, new, layer)
         batch = [(one.session, one.token) for one in sessions]
         running = self._decoder.begin(batch, layer, self.record)

@@ -235,7 +235,7 @@ def _indexed(summary: "ModelSummary") -> list[str]:
 
 def _kept_states(summary: "ModelSummary") -> list[str]:
     """The states that no block holds, and from where the context was read."""
-    kept, read = summary.states, summary.workload.context_tokens
+    kept, read = summary.states, summary.workload.context_tokens * summary.workload.sessions
     if kept is None:
         return []
     size = format_size(kept.state_bytes)

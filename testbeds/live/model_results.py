@@ -191,7 +191,7 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
 
 class StatesKept(msgspec.Struct, kw_only=True, frozen=True):
     """The states of the longest context that no block holds, of recurrent layers or of compressors,
-    and their checkpoints in the tier."""
+    and their checkpoints in the tier; of the contexts of all sessions together."""
 
     layers: int
     """That keep a state: recurrent ones, which have no KV, or all of a model that compresses."""

@@ -20,6 +20,7 @@ from offstage.testbeds.live.demo_options import MODEL_ARMS, Arm
 from offstage.testbeds.live.model.fit import check_predicts, load_known
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.passes import decode
+from offstage.testbeds.live.model.states import kept_of
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import ModelPass, ModelSummary
 from offstage.testbeds.live.results import RunResult, RunWorkload
@@ -93,7 +94,7 @@ def run_arms(
         runs.append(run)
     if len({found.text for found in passes}) > 1:
         raise RunFailed("the arms wrote different texts", "demo", "this is a fault of ours")
-    found = one.summary(passes, [])
+    found = one.summary(passes, [], kept_of([one.states]))
     found.dense_text = one.dense_text()
     runs = [against_reference(run, runs[0]) for run in runs]
     return found, runs, _workload(one, question, sizes)

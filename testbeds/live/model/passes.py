@@ -67,7 +67,7 @@ def decode(
         token_ms_p50=quantile(record.token_ms(), 0.5),
         tokens_per_s=len(record.tokens) / record.wall_s,
         index_key_bytes=sum(one.nbytes for one in first.kv.index_keys.values()),
-        state_bytes=first.kv.state_bytes,
+        state_bytes=sum(run.kv.state_bytes for run in runs),
         groups=_groups(first, record),
         blocks_verified=record.blocks_verified,
         blocks_corrupt=record.blocks_corrupt,

@@ -19,7 +19,7 @@ from offstage.testbeds.live.model.fit import (
 )
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.passes import decode
-from offstage.testbeds.live.model.states import check_checkpoints
+from offstage.testbeds.live.model.states import check_checkpoints, kept_of
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import (
     ModelSummary,
@@ -98,7 +98,7 @@ def decode_text(
         ),
         *all_staged(options.sessions * one.blocks_read, control.geometry.slot_count),
     ]
-    return one.summary(passes, notes)
+    return one.summary(passes, notes, kept_of([run.states for run in runs]))
 
 
 def parts_of(tokens: list[int], count: int, each: int, first: int | None) -> list[list[int]]:

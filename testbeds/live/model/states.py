@@ -23,7 +23,7 @@ from offstage.testbeds.live.model.options import CHECKPOINT_BLOCKS, ModelOptions
 from offstage.testbeds.live.model_results import StatesKept
 from offstage.testbeds.progress import Progress
 
-__all__ = ["ContextStates", "check_checkpoints", "in_pieces", "keeps_states"]
+__all__ = ["ContextStates", "check_checkpoints", "in_pieces", "keeps_states", "kept_of"]
 
 
 def keeps_states(shape: Shape, options: ModelOptions) -> bool:
@@ -111,7 +111,7 @@ class ContextStates:
         return kv.front(tokens, states)
 
     def kept(self) -> StatesKept:
-        """For the results."""
+        """For the results: of this context."""
         own, geometry = self._checkpoints, self._kv.geometry
         assert own is not None, "something was read"
         return StatesKept(
@@ -123,3 +123,14 @@ class ContextStates:
             kept_tokens=self._kept_tokens,
             returned_tokens=self._first,
         )
+
+
+def kept_of(contexts: Sequence[ContextStates | None]) -> StatesKept | None:
+    """For the results, of all sessions; None of a model that keeps no states."""
+    each = [one.kept() for one in contexts if one is not None]
+    if not each:
+        return None
+    summed = "state_bytes", "checkpoints_written", "bytes_written", "kept_tokens", "returned_tokens"
+    return msgspec.structs.replace(
+        each[0], **{name: sum(getattr(one, name) for one in each) for name in summed}
+    )

@@ -60,6 +60,7 @@ from offstage.testbeds.live.model_results import (
     ModelMachine,
     ModelPass,
     ModelSummary,
+    StatesKept,
     TextWorkload,
     TierUsed,
 )
@@ -95,7 +96,7 @@ class TextRun:
         sinks = sink_logits_of(loaded.model)
         self.sink_logits = {own.parts[one][0]: sinks[one] for one in sinks}
         self.kv = self._whole = DenseKv(loaded.model, own)
-        self._states = ContextStates(self.options, self._whole, progress) if kept else None
+        self.states = ContextStates(self.options, self._whole, progress) if kept else None
         self.tokens: list[int] = []
         self._read: list[int] = []  # by `_whole`: the tokens, and those of longer contexts
         self._held: tuple[KvType, int] = "model", 0
@@ -118,8 +119,10 @@ class TextRun:
         self.link, self.control, self.fabric = link, control, fabric
         self.tier = TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy())
 
-    def summary(self, passes: list[ModelPass], notes: list[Note]) -> ModelSummary:
-        """The results of `passes`."""
+    def summary(
+        self, passes: list[ModelPass], notes: list[Note], states: StatesKept | None = None
+    ) -> ModelSummary:
+        """The results of `passes`. `states`: of all sessions."""
         options, geometry = self.options, self.geometry
         return ModelSummary(
             model=model_identity(options, self.loaded, self.weights, geometry),
@@ -150,7 +153,7 @@ class TextRun:
                 )
                 for kind in options.kv_dtypes
             ],
-            states=None if self._states is None else self._states.kept(),
+            states=states,
             tier=self.tier,
             dense_perplexity=passes[0].dense_perplexity,
             passes=passes,
@@ -195,10 +198,10 @@ class TextRun:
         self.progress.start("prefill", len(tokens), "tokens")
         self._bits, size = self._bits_of(None), self.geometry.block_tokens
         last = len(tokens) // size - 1
-        if self._states is not None:
+        if self.states is not None:
             names = [self._name_of([], ordinal) for ordinal in range(last + 1)]
             tier = self.link, self.control, self.fabric, self.geometry
-            self._states.read(tokens, *tier, names, self._states_key)
+            self.states.read(tokens, *tier, names, self._states_key)
         elif keep:
             prefill_once(kv, f"{self._name_of([], last):032x}", tokens, piece, self.progress)
         else:
@@ -216,7 +219,7 @@ class TextRun:
         if context_tokens != len(self.tokens):
             self.tokens = self._read[:context_tokens]
             whole = context_tokens == len(self._read)
-            front = self._whole.front if self._states is None else self._states.front
+            front = self._whole.front if self.states is None else self.states.front
             self.kv = self._whole if whole else front(context_tokens)
         self.quantizer = fitted(geometry, self._alone[kind], self.control, pad=pad)
         self._bits = self._bits_of(self.quantizer)

@@ -15,6 +15,7 @@ from offstage.host.decode.layer import Decoder, SelectionRule
 from offstage.host.decode.pool import HbmPool
 from offstage.host.transformer.attention import installed
 from offstage.host.transformer.batch import ManyKv, TieredBatch
+from offstage.host.transformer.recurrent import together
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import Position, compared
@@ -105,7 +106,8 @@ def _steps(
     one, last = runs[0], [run.kv.last_logits for run in runs]
     sizes = one.options.steps, one.loaded.shape.vocabulary_size
     found = [np.empty(sizes, np.float32) for _ in runs]
-    with installed(one.loaded.model, attention) as decode:
+    layers = together([run.kv.session_layers() for run in runs])
+    with installed(one.loaded.model, attention, layers=layers) as decode:
         for step in range(one.options.steps):
             for at, run in enumerate(runs):
                 chooses = one.options.generate

@@ -14,7 +14,7 @@ from offstage.host.model.geometry import KvGeometry, LayerKv
 torch = pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
 
-RATE, DIM, TOKENS = 4, 6, 30
+RATE, DIM, TOKENS, WINDOW, BLOCK = 4, 6, 30, 8, 2
 NAMES = "compressor", "indexer"
 
 
@@ -27,7 +27,7 @@ def theirs() -> Any:
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4CSACache
 
     rates = {"heavily_compressed_attention": 128, "compressed_sparse_attention": RATE}
-    return DeepseekV4CSACache(SimpleNamespace(sliding_window=8, compress_rates=rates))
+    return DeepseekV4CSACache(SimpleNamespace(sliding_window=WINDOW, compress_rates=rates))
 
 
 def feed(layer: Any, name: str, given: Any) -> list[Any]:
@@ -48,20 +48,33 @@ def same(own: list[Any], other: list[Any]) -> bool:
     )
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["cut", "checkpoint"])
 @pytest.mark.parametrize("cut", range(2, TOKENS, 3))
-def test_a_cut_context_goes_on_as_transformers_own(cut: int) -> None:
+def test_a_cut_context_goes_on_as_transformers_own(cut: int, kept: bool) -> None:
     """Fed in pieces, cut, made a session's and fed token by token: at each token the compressor
-    gets what transformers' layer gives, but the entries of attention, of which it gets new ones."""
+    gets what transformers' layer gives, but the entries of attention, of which it gets new ones.
+    So of a layer that has whole blocks of entries and a checkpoint, of which each window is read as
+    long and has what it would have had."""
     from offstage.host.transformer.compressed import WholeCache
 
-    cache, reference = WholeCache([RATE]), theirs()
+    cache, reference = WholeCache([RATE], WINDOW), theirs()
     (own,) = cache.layers
-    own.update(torch.zeros(1, 1, TOKENS, DIM), None)
+    keys = torch.arange(1.0, TOKENS + 1)[None, None, :, None].expand(1, 1, TOKENS, DIM)
+    own.update(keys, keys)
     for name, every in inputs().items():
         for begin in range(0, TOKENS, 7):
             feed(own, name, every[:, :, begin : begin + 7])
         feed(reference, name, every[:, :, :cut])
     cache.crop(cut - TOKENS)
+    if kept:
+        before, (own, other) = own, WholeCache([RATE] * 2, WINDOW).layers
+        for one in (own, other):
+            one.restore(before.whole_blocks(cut, BLOCK) | before.checkpoint(BLOCK), cut)
+        first = max(0, cut + 1 - WINDOW) // BLOCK * BLOCK
+        assert torch.equal(own.window(slice(first, cut)), keys[:, :, first:cut])
+        assert not own.window(slice(0, first)).any() and own.tokens == cut
+        new = keys[:, :, cut : cut + 3]
+        assert torch.equal(other.update(new, new)[0], before.update(new, new)[0])
     session = own.session()
     assert session.index_keys.shape == (1, cut // RATE, DIM)
     assert session.state_bytes <= 2 * 4 * 2 * (RATE * DIM + (RATE - 1) * 2 * DIM)

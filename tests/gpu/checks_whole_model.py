@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpu_checks import Run, check
@@ -13,6 +15,7 @@ from gpu_checks import Run, check
 __all__: list[str] = []
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "reference"))
 BLOCK_TOKENS = 64
 
 
@@ -184,9 +187,13 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
 def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     """Is a model of Llama 3's shape at 128K the same from the tier as from memory, to the bit?"""
     import torch
+    import transformers
 
     size = SMALL if run.interpret else LARGE
-    loaded = random_model(size, run)
+    config = transformers.LlamaConfig(
+        **size.config, max_position_embeddings=262_144, rope_theta=500_000.0
+    )
+    loaded = random_model(config, size.dtype, run)
     kv_bytes = block_bytes(loaded) // BLOCK_TOKENS * len(loaded.model.model.layers)
     context = size.context_tokens
     if run.device == "cuda":
@@ -216,28 +223,101 @@ def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     }
 
 
-def random_model(size: Size, run: Run) -> Any:
-    """Return the model on the device, as if it had been loaded from a folder."""
+@check(
+    point=5,
+    needs=("torch", "transformers", "triton", "firmware", "tomli_w"),
+    device="either",
+    limit_s=150,
+)
+def recurrent_hybrids_decode_from_the_tier(run: Run) -> dict[str, object]:
+    """Do Qwen3-Next and Kimi Linear decode from the tier and their states what memory gives?
+
+    One session to the bit, again after a new start of the daemon from a checkpoint, and two in one
+    pass; by the kernels of `--kernel triton`.
+    """
+    from offstage.testbeds.live.model.options import ALL_BLOCKS
+
+    context, steps, size = (256, 2, 16) if run.interpret else (32_768, 8, BLOCK_TOKENS)
+    every = context // size // 4
+    figures: dict[str, object] = {"context_tokens": context}
+    for kind in HYBRIDS:
+        loaded, folder = hybrid(kind, run), run.folder / kind
+        folder.mkdir()
+        ids = random.Random(3)
+        tokens = [ids.randrange(3, 290) for _ in range(2 * (context + steps + 1))]
+        given = {
+            "steps": steps,
+            "context_tokens": (context,),
+            "selections": (ALL_BLOCKS,),
+            "kernel": "triton",
+            "checkpoint_blocks": every,
+        }
+        each = given, given, given | {"sessions": 2}
+        first, again, both = (decoded(run, folder, loaded, tokens, size, one, 4) for one in each)
+        (one,), (other,), (pair,) = first.passes, again.passes, both.passes
+        assert one.bit_equal is other.bit_equal is True, kind
+        assert one.blocks_corrupt == other.blocks_corrupt == pair.blocks_corrupt == 0, kind
+        assert again.states.returned_tokens == context - every * size, kind
+        assert again.workload.prefill_blocks_written == again.states.checkpoints_written == 0, kind
+        assert both.states.returned_tokens == again.states.returned_tokens, kind
+        run.aim(f"KL beside dense attention, {kind}", one.kl_max, at_most=1e-2)
+        run.aim(f"KL of two sessions together, {kind}", pair.kl_max, at_most=1e-2)
+        figures |= {
+            f"{kind}_state_bytes": one.state_bytes,
+            f"{kind}_checkpoint_bytes": first.states.bytes_written,
+            f"{kind}_logit_error_max": one.logit_error_max,
+            f"{kind}_kl_max": one.kl_max,
+            f"{kind}_kl_max_together": pair.kl_max,
+            f"{kind}_token_ms_p50": one.token_ms_p50,
+            f"{kind}_token_ms_p50_together": pair.token_ms_p50,
+        }
+    return figures
+
+
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_next": {"num_experts": 16},
+    "kimi_linear": {"num_local_experts": 16},
+}
+"""With fewer experts than published, and one layer with KV in four; other sizes are published."""
+
+
+def hybrid(kind: str, run: Run) -> Any:
+    """Return the model with random weights: tiny under the interpreter, else of eight layers."""
+    import transformers
+    from tiny_models import CONFIGS
+    from tiny_models import SMALL as TINY
+
+    name, own = CONFIGS[kind]
+    given = {**TINY, "head_dim": 16, **own, "max_position_embeddings": 4096}
+    if not run.interpret:
+        layers = [*["linear_attention"] * 3, "full_attention"] * 2
+        given = {"num_hidden_layers": 8, "layer_types": layers, **HYBRIDS[kind]}
+        given |= {"max_position_embeddings": 262_144, "bos_token_id": 1, "eos_token_id": 2}
+        given |= {"pad_token_id": 0}
+    config = getattr(transformers, name)(**given)
+    return random_model(config, "float32" if run.interpret else "bfloat16", run)
+
+
+def random_model(config: Any, dtype: str, run: Run) -> Any:
+    """Return a model on the device, as if it had been loaded from a folder."""
     import torch
     import transformers
 
     from offstage.host.model.config import geometry_of
     from offstage.testbeds.capture.model import Loaded, Shape
 
-    config = transformers.LlamaConfig(
-        **size.config, max_position_embeddings=262_144, rope_theta=500_000.0
-    )
     before = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, size.dtype))
+    torch.set_default_dtype(getattr(torch, dtype))
     try:
         with torch.device(run.device):
-            model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+            model = transformers.AutoModelForCausalLM.from_config(config)
+            model.eval().requires_grad_(False)
     finally:
         torch.set_default_dtype(before)
     shape = Shape(
         run.folder,
         "random",
-        "llama",
+        config.model_type,
         config.num_hidden_layers,
         config.num_key_value_heads,
         config.max_position_embeddings,
@@ -245,7 +325,7 @@ def random_model(size: Size, run: Run) -> Any:
         "random",
         geometry_of(config.to_dict(), "random", "config.json"),
     )
-    return Loaded(shape, model, None, size.dtype, ())
+    return Loaded(shape, model, SimpleNamespace(bos_token_id=None), dtype, ())
 
 
 def block_bytes(loaded: Any) -> int:
@@ -257,24 +337,51 @@ def block_bytes(loaded: Any) -> int:
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
     """Decode with a sixteenth of the blocks, then with all, from a store in the check's folder."""
+    from offstage.testbeds.live.model.options import ALL_BLOCKS
+
+    given = {
+        "steps": steps,
+        "context_tokens": (context,),
+        "selections": (max(8, context // BLOCK_TOKENS // 16), ALL_BLOCKS),
+        "kernel": "torch",
+        "prefill_piece": 1024,
+        "pool_ratio": 1.0,
+        "predict": True,
+    }
+    return decoded(run, run.folder, loaded, tokens, BLOCK_TOKENS, given)
+
+
+def decoded(
+    run: Run,
+    folder: Path,
+    loaded: Any,
+    tokens: list[int],
+    block_tokens: int,
+    given: Mapping[str, Any],
+    contexts: int = 1,
+) -> Any:
+    """Decode by these options from a daemon with its store in `folder`, which may be there and has
+    room for as many contexts."""
     from offstage.host.model.identity import Weights
+    from offstage.host.transformer.dense import kv_geometry
     from offstage.testbeds.beds.daemon import serve
-    from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
+    from offstage.testbeds.live.model.options import ModelOptions
     from offstage.testbeds.live.model.run import decode_text
     from offstage.testbeds.progress import Silent
 
-    payload, layers = block_bytes(loaded), loaded.shape.layer_count
-    blocks = context // BLOCK_TOKENS
-    stored = layers * (blocks + 8) * (payload + 4096)
+    shape = kv_geometry("model", loaded.model.config, block_tokens, loaded.dtype)
+    payload, layers = shape.block_bytes(0), shape.layer_count
+    (context,) = given["context_tokens"]
+    stored = contexts * layers * (context // block_tokens + 8) * (payload + 4096)
     sections: dict[str, Any] = {
         "arena": {
             "size": max(64 << 20, min(4 << 30, stored // 4)),
             "payload": payload,
             "layers": layers,
-            "block_tokens": BLOCK_TOKENS,
+            "block_tokens": block_tokens,
         },
         "storage": {
-            "path": str(run.folder / "store.kv"),
+            "path": str(folder / "store.kv"),
             "size": (stored * 5 // 4 >> 22) + 65 << 22,
         },
         "store": {"segment": 4 << 20, "durable": False},
@@ -282,21 +389,10 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         "tenant": [{"name": "gpu"}],
     }
     # The daemon is a process of this checkout, with the packages that this process has.
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, given)])
-    options = ModelOptions(
-        model=run.folder,
-        text=run.folder,
-        steps=steps,
-        context_tokens=context,
-        selections=(max(8, blocks // 16), ALL_BLOCKS),
-        device=run.device,
-        kernel="torch",
-        prefill_piece=1024,
-        pool_ratio=1.0,
-        predict=True,
-    )
-    with serve(sections, run.folder) as tier:
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, paths)])
+    options = ModelOptions(model=folder, text=folder, device=run.device, **given)
+    with serve(sections, folder) as tier:
         link = tier.at()
         with link.attached() as (control, fabric):
             made = Weights("made here", (), 0, 0, 0.0)

@@ -197,3 +197,15 @@ def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
     figures = {one["name"]: one["figures"] for one in content["checks"]}
     assert 0 < figures["selection_is_right"]["error_scores"] < 1e-4
     assert figures[entries[1]].keys() == {"seed", "error_csa", "error_hca"}
+
+
+@pytest.mark.slow
+def test_the_interpreter_runs_the_checks_of_whole_models(tmp_path: Path) -> None:
+    """Small ones of random weights, from a daemon of the checkout."""
+    for name in ("torch", "triton", "transformers"):
+        pytest.importorskip(name, reason="pip install '.[capture,triton]'")
+    models = "the_largest_model_decodes_from_the_tier,recurrent_hybrids_decode_from_the_tier"
+    code, content = run(tmp_path / "gpu.json", "--interpret", "--only", models)
+    assert code == 0, content["checks"]
+    assert set(outcomes(content).values()) == {"ran"}
+    assert all(aim["met"] for one in content["checks"] for aim in one["aims"])

@@ -44,7 +44,7 @@ class Driver(Fabric):
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
     _granules: Granules | None = None
-    _values: ValueIO | None = None
+    _values: DriverValues | None = None
     _limits: tuple[int, int, int] = (0, 1, 16)
     """What was said with `limit_scores`; it holds for the connections that follow too."""
 
@@ -107,7 +107,7 @@ class Driver(Fabric):
         return None if found is None else found.blob
 
     def reopen(self, attachment: Attachment) -> None:
-        """Leave a connection that was lost for another one to the same port.
+        """Leave a connection that was lost for another one to the same port. Tasks on values end.
 
         The other side may want this end's `answer`; then `resume` goes on. Where opening fails it
         may be tried again, and until then every call is a RunFailed."""
@@ -455,7 +455,7 @@ class Driver(Fabric):
         """Unmap everything; calls in flight are forgotten. Closing twice does nothing."""
         if self._driver is not None:
             if self._values is not None:
-                self._values.close()
+                self._values.lose()
             lib.ofs_driver_close(self._driver)
             self._driver = None
             self._calls.clear()

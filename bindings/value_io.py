@@ -1,10 +1,11 @@
 """Operations on values as tasks, many in flight.
 
 A fabric's `ValueIO` moves them: `DriverValues` is `struct ofs_value_io` (value_io.h) over one
-driver, without the GIL. One thread owns both, and makes no calls of the fabric meanwhile, but to
-register memory.
+driver, without the GIL. One thread owns both, and may have fetches and puts of the fabric in flight
+meanwhile.
 """
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -178,47 +179,67 @@ class DriverValues(ValueIO):
         self._tasks: dict[int, ValueTask] = {}
         self._ended = np.zeros(ENDED_BATCH, np.uintp)
         self._ended_c: Any = ffi.cast("struct ofs_value_task **", self._ended.ctypes.data)
+        self._closed = False
+
+    def lose(self) -> None:
+        """The driver is closed: `run` returns every task with -EPIPE."""
+        if self._io is not None:
+            lib.ofs_value_io_close(self._io)
+            self._io = None
 
     def submit(self, tasks: Sequence[ValueTask]) -> None:
         for task in tasks:
-            rc = lib.ofs_value_io_submit(self._io, task.c)
+            rc = 0 if self._io is None else lib.ofs_value_io_submit(self._io, task.c)
             if rc != 0:
                 raise BadInput(f"a task to {task.verb} without memory", "values", "give it some")
             self._tasks[task.address] = task
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
+        if self._io is None:
+            return self._lost()
         count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended_c, ENDED_BATCH)
         if count < 0:
             gone(count, "moving values")
         return list(map(self._tasks.pop, self._ended[:count].tolist()))
 
+    def _lost(self) -> list[ValueTask]:
+        ended = list(self._tasks.values())
+        if not ended:
+            gone(-errno.EPIPE, "moving values")
+        self._tasks.clear()
+        for task in ended:
+            task.c.rc, task.c.state = -errno.EPIPE, lib.OFS_TASK_IDLE
+        return ended
+
     def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
-        lib.ofs_value_io_fill(self._io, task.c, size, commit)
+        if self._io is not None:
+            lib.ofs_value_io_fill(self._io, task.c, size, commit)
 
     def drop(self, task: ValueTask) -> None:
-        lib.ofs_value_io_drop(self._io, task.c)
+        if self._io is not None:
+            lib.ofs_value_io_drop(self._io, task.c)
 
     def release(self, key: bytes) -> None:
-        lib.ofs_value_io_release(self._io, ffi.cast("struct ofs_key *", ffi.from_buffer(key)))
+        if self._io is not None:
+            lib.ofs_value_io_release(self._io, ffi.cast("struct ofs_key *", ffi.from_buffer(key)))
 
     @property
     def count(self) -> int:
-        return int(lib.ofs_value_io_count(self._io))
+        return len(self._tasks)
 
     @property
     def held(self) -> int:
-        return int(lib.ofs_value_io_held(self._io))
+        return 0 if self._io is None else int(lib.ofs_value_io_held(self._io))
 
     @property
     def busy(self) -> bool:
-        return bool(lib.ofs_value_io_busy(self._io))
+        return self._io is not None and bool(lib.ofs_value_io_busy(self._io))
 
     @property
     def closed(self) -> bool:
-        return self._io is None
+        return self._closed
 
     def close(self) -> None:
-        if self._io is not None:
-            lib.ofs_value_io_close(self._io)
-            self._io = None
-            self._tasks.clear()
+        self.lose()
+        self._tasks.clear()
+        self._closed = True

@@ -34,7 +34,9 @@ ENTRY_BYTES_MAX = 20
 
 
 class Values:
-    """The values of one tenant's volume, over a fabric of its own that it does not close."""
+    """The values of one tenant's volume, over a fabric that it does not close.
+
+    Blocks may be fetched and put over the same fabric, by the same thread."""
 
     def __init__(
         self, fabric: Fabric, volume: bytes = bytes(VOLUME_BYTES), *, durable: bool = False
@@ -122,10 +124,15 @@ class Values:
         return asks
 
     def _done(self, tasks: list[ValueTask]) -> list[ValueTask]:
-        """The same tasks, ended."""
+        """The same tasks, ended. After a loss the next ones are asked over a new connection, where
+        the fabric makes one."""
+        if self._io.closed:
+            self._io = self._fabric.value_io(SESSIONS_MAX, PATIENCE_S)
         self._io.submit(tasks)
         while self._io.count:
             self._io.run(PATIENCE_S)
+        if any(task.rc == -errno.EPIPE for task in tasks):
+            self._io.close()
         return tasks
 
 

@@ -8,6 +8,7 @@ import errno
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -53,6 +54,9 @@ class MessageFabric(Protocol):
     def put_end(self, put: Put) -> NDArray[np.int32]: ...
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int: ...
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Within it, `poll` is of the calls that begin within it."""
 
     def poll(self, timeout_ns: int = 0) -> list[Any]: ...
 

@@ -106,7 +106,15 @@ class MessageValues(ValueIO):
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
         """Tasks move in turns; between them it waits for the fabric, or for a pause to end."""
-        until_s = time.monotonic() + timeout_s
+        with self._fabric.beside():
+            self._run(time.monotonic() + timeout_s)
+        if self._lost and not self._ended:
+            gone(-errno.EPIPE, "moving values")
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    def _run(self, until_s: float) -> None:
         self._news = False
         while not self._lost:
             try:
@@ -125,11 +133,6 @@ class MessageValues(ValueIO):
                 time.sleep(max(left_s, 0.0))
             else:
                 break  # stores that are not filled
-        if self._lost and not self._ended:
-            gone(-errno.EPIPE, "moving values")
-        ended = list(self._ended)
-        self._ended.clear()
-        return ended
 
     def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
         """What it may send grows."""
@@ -175,8 +178,9 @@ class MessageValues(ValueIO):
         """Reads are cancelled; the daemon's sessions end with the login."""
         if not self._closed:
             self._closed = True
-            for run in self._runs:
-                self._give_up(run)
+            with self._fabric.beside():
+                for run in self._runs:
+                    self._give_up(run)
             self._runs.clear()
 
     # ---- turns ----

@@ -20,6 +20,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
 from offstage.bindings.fabric import Fetch, Put
+from offstage.bindings.value_io import ValueIO
 from offstage.bindings.verbs import Rdma, by_route, check_memlock, prepare
 from offstage.host.link.control import Control
 
@@ -80,6 +81,16 @@ class VerbsDriver(Driver):
     def release(self, session: int) -> None:
         """End the session's pins now."""
         self._unless_lost(lambda: super(VerbsDriver, self).release(session))
+
+    def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
+        """Over a connection that has just answered; tasks in flight on one that is lost end."""
+
+
+        def once() -> None:
+            super(VerbsDriver, self).bench_nop(1)
+
+        self._unless_lost(once)
+        return super().value_io(sessions_max, timeout_s)
 
     def _begin(self, call: Fetch | Put, begin: Any, doing: str) -> None:
         self._unless_lost(lambda: super(VerbsDriver, self)._begin(call, begin, doing))

@@ -13,6 +13,7 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,7 @@ class ZmqDriver(Fabric):
         self._hint.ended = True
         self._stats = dict.fromkeys(COUNTERS, 0)
         self._limits = ALL_SCORES
+        self._beside: dict[Any, bool] = {}  # `_in_flight` of tasks on values
         self._closed = False
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
@@ -239,6 +241,15 @@ class ZmqDriver(Fabric):
     def ask_end(self, call: Call) -> None:
         """Wait for it. Raises its error."""
         self._finish(call)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Calls within are those of tasks on values: counted apart, and reported there alone."""
+        self._in_flight, self._beside = self._beside, self._in_flight
+        try:
+            yield
+        finally:
+            self._in_flight, self._beside = self._beside, self._in_flight
 
     def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
         """Moved by messages, many tasks at once."""

@@ -11,7 +11,9 @@
  * Several calls may be in flight, as many as the port has entries, each with its own deadline.
  * `begin` does what needs no answer and returns a ticket; `poll` advances all calls; `end` waits
  * for one of them and advances the others meanwhile. A blocking call is the three in a row. What a
- * call points to belongs to the driver from begin until end.
+ * call points to belongs to the driver from begin until end. Tasks on values (value_io.h)
+ * may be in flight over the same driver: their calls are counted apart, `poll` reports none of
+ * them, and whichever side turns advances both.
  *
  * A command that timed out keeps its payload area and put slot until its completion arrives: the
  * DPU may still use them. When all are taken, further calls end with -ETIMEDOUT.
@@ -226,17 +228,6 @@ struct ofs_asking {
  * value. */
 int ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking);
 /* cdef: end */
-
-/*
- * Begin, end and cancel as of fetches. The end: 0; -ETIMEDOUT: of those not told nothing is known;
- * -EPIPE; -EINVAL: no such verb; the same rc is then in `told` of each that was not answered.
- * -ENOTSUP, of the begin: a command of this port has no room for a value.
- */
-int ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *asking,
-	uint64_t *ticket);
-int ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket);
-/* What was asked may be done all the same: a session that it opens is nobody's. */
-int ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket);
 
 /* Begin, poll and end in one call. */
 int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);

@@ -1,10 +1,10 @@
 /*
  * value_io.h: what a host does with values, as tasks.
  *
- * Model: one `ofs_value_io` over one driver, which makes no calls of its own meanwhile; both belong
- * to one thread. A *task* is one operation on one value. From its submission until `run` returns
- * it, task and memory belong to the io, which writes nothing to either after that. Tasks end in any
- * order; how many are submitted is the caller's to bound.
+ * Model: one `ofs_value_io` over one driver, whose caller may have fetches and puts in flight
+ * beside it; both belong to one thread. A *task* is one operation on one value. From its submission
+ * until `run` returns it, task and memory belong to the io, which writes nothing to either after
+ * that. Tasks end in any order; how many are submitted is the caller's to bound.
  *
  * A store or retrieve opens a session, as many at once as the io may have; others wait for theirs.
  * Pieces of a value are blocks, and those of one layer in a row are one call of the driver. A whole

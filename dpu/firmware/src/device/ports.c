@@ -136,21 +136,6 @@ ofs_device_connect(struct ofs_device *device, uint32_t port, const struct ofs_at
 	return rc != 0 ? rc : ofs_port_connect(call.port, answer);
 }
 
-static int
-reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attachment)
-{
-	struct find_port found = {.number = port};
-	int rc = run_find_port(device, &found);
-
-	if (rc == 0 && found.port->ops->disconnect == NULL)
-		rc = -ENOTSUP;
-	if (rc == 0)
-		rc = found.port->ops->disconnect(found.port);
-	return rc != 0 ? rc : ofs_port_export(found.port, attachment);
-}
-
-OFS_DEVICE_CALL(reattach, (uint32_t, port), (struct ofs_attachment *, attachment));
-
 static void
 delete_chunk(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t chunk)
@@ -221,17 +206,42 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep)
 	return rc;
 }
 
+/* Those of a port; unless `all`, those alone that commands on values have opened. */
+static void
+end_sessions(struct ofs_device *device, uint32_t port, bool all)
+{
+	for (uint32_t i = 0; i < device->config.core.session_max; i++) {
+		const struct ofs_device_session *state = &device->sessions.entries[i];
+
+		/* Archived: a host that died may return for its prefixes. */
+		if (state->used && state->port == port && (all || state->role != OFS_VALUE_NO_ROLE))
+			(void)ofs_device_end_session(device, i, true);
+	}
+}
+
+static int
+reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attachment)
+{
+	struct find_port found = {.number = port};
+	int rc = run_find_port(device, &found);
+
+	if (rc == 0 && found.port->ops->disconnect == NULL)
+		rc = -ENOTSUP;
+	if (rc == 0)
+		rc = found.port->ops->disconnect(found.port);
+	if (rc == 0)
+		end_sessions(device, port, false); /* whose tasks have ended at their host */
+	return rc != 0 ? rc : ofs_port_export(found.port, attachment);
+}
+
+OFS_DEVICE_CALL(reattach, (uint32_t, port), (struct ofs_attachment *, attachment));
+
 static int
 detach(struct ofs_device *device, uint32_t port)
 {
 	if (port >= device->config.port_max || !device->ports.entries[port].used)
 		return -EINVAL;
-	for (uint32_t i = 0; i < device->config.core.session_max; i++) {
-		if (device->sessions.entries[i].used && device->sessions.entries[i].port == port) {
-			/* Archived: a host that died may return for its prefixes. */
-			(void)ofs_device_end_session(device, i, true);
-		}
-	}
+	end_sessions(device, port, true);
 	if (device->paced.pace != NULL) {
 		ofs_device_forget_held(device, port);
 		ofs_device_drop_waiters(device, port); /* whose blocks were being transferred */

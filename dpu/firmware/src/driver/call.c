@@ -24,14 +24,21 @@ cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
 	call->state = OFS_CALL_ENDED;
 }
 
-struct ofs_call *
-ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops, uint32_t count,
-	uint64_t timeout_ns, uint64_t *ticket)
+/* The first call of a side, in the table. */
+static uint32_t
+first_of(const struct ofs_driver *driver, enum ofs_call_side side)
 {
-	uint32_t calls_max = driver->fabric->port.entry_count;
+	return side * driver->fabric->port.entry_count;
+}
+
+struct ofs_call *
+ofs_call_open(struct ofs_driver *driver, enum ofs_call_side side, const struct ofs_call_ops *ops,
+	uint32_t count, uint64_t timeout_ns, uint64_t *ticket)
+{
+	uint32_t first = first_of(driver, side), end = first + driver->fabric->port.entry_count;
 	uint64_t now_ns = ofs_driver_now_ns(driver);
 
-	for (uint32_t i = 0; i < calls_max; i++) {
+	for (uint32_t i = first; i < end; i++) {
 		struct ofs_call *call = &driver->calls[i];
 
 		if (call->state != OFS_CALL_FREE)
@@ -42,7 +49,7 @@ ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops, uint32_
 			.generation = call->generation + 1,
 			.commands = OFS_NONE};
 		call->deadline_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
-		assert(driver->running_count < calls_max);
+		assert(driver->running_count < first_of(driver, OFS_CALLS_SIDES));
 		driver->running[driver->running_count++] = i;
 		*ticket = (uint64_t)call->generation << 32 | i;
 		return call;
@@ -230,7 +237,7 @@ find_call(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops 
 	uint32_t index = (uint32_t)ticket;
 	struct ofs_call *call;
 
-	if (index >= driver->fabric->port.entry_count)
+	if (index >= first_of(driver, OFS_CALLS_SIDES))
 		return NULL;
 	call = &driver->calls[index];
 	if (call->state == OFS_CALL_FREE || call->generation != (uint32_t)(ticket >> 32)
@@ -270,13 +277,14 @@ ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_cal
 	return 0;
 }
 
-/* Tickets of calls that have ended since they were last reported. */
+/* Tickets of calls of a side that have ended since they were last reported. */
 static uint32_t
-ended_calls(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)
+ended_calls(struct ofs_driver *driver, enum ofs_call_side side, uint64_t *tickets, uint32_t max)
 {
+	uint32_t first = first_of(driver, side), end = first + driver->fabric->port.entry_count;
 	uint32_t count = 0;
 
-	for (uint32_t i = 0; i < driver->fabric->port.entry_count && count < max; i++) {
+	for (uint32_t i = first; i < end && count < max; i++) {
 		struct ofs_call *call = &driver->calls[i];
 
 		if (call->state == OFS_CALL_ENDED && !call->reported) {
@@ -287,8 +295,20 @@ ended_calls(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)
 	return count;
 }
 
+static bool
+has_running(const struct ofs_driver *driver, enum ofs_call_side side)
+{
+	uint32_t first = first_of(driver, side), count = driver->fabric->port.entry_count;
+
+	for (uint32_t i = 0; i < driver->running_count; i++)
+		if (driver->running[i] - first < count)
+			return true;
+	return false;
+}
+
 int
-ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *tickets, uint32_t max)
+ofs_calls_poll(struct ofs_driver *driver, enum ofs_call_side side, uint64_t timeout_ns,
+	uint64_t *tickets, uint32_t max)
 {
 	uint64_t now_ns = ofs_driver_now_ns(driver);
 	uint64_t until_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
@@ -298,12 +318,18 @@ ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket
 		(void)wait(driver, 0); /* a dead daemon shows on the fabric, not by its silence */
 		(void)ofs_calls_turn(driver);
 	}
-	while ((count = ended_calls(driver, tickets, max)) == 0 && driver->running_count > 0
+	while ((count = ended_calls(driver, side, tickets, max)) == 0 && has_running(driver, side)
 		&& ofs_driver_now_ns(driver) < until_ns) {
 		if (!ofs_calls_turn(driver))
 			(void)ofs_calls_wait(driver, until_ns);
 	}
 	return (int)count;
+}
+
+int
+ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *tickets, uint32_t max)
+{
+	return ofs_calls_poll(driver, OFS_CALLS_HOST, timeout_ns, tickets, max);
 }
 
 uint32_t

@@ -43,8 +43,9 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 	driver->pending = calloc(port->entry_count, sizeof(driver->pending[0]));
 	driver->free_payloads = calloc(port->entry_count, sizeof(driver->free_payloads[0]));
 	driver->free_put_slots = calloc(port->put_slot_count, sizeof(driver->free_put_slots[0]));
-	driver->calls = calloc(port->entry_count, sizeof(driver->calls[0]));
-	driver->running = calloc(port->entry_count, sizeof(driver->running[0]));
+	driver->calls = calloc(OFS_CALLS_SIDES * (size_t)port->entry_count, sizeof(driver->calls[0]));
+	driver->running =
+		calloc(OFS_CALLS_SIDES * (size_t)port->entry_count, sizeof(driver->running[0]));
 	driver->reads =
 		aligned_alloc(_Alignof(struct ofs_block_read), port->demand_max * sizeof(driver->reads[0]));
 	driver->asked = calloc((size_t)port->entry_count * port->demand_max, sizeof(driver->asked[0]));

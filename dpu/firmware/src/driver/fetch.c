@@ -38,14 +38,16 @@ check_fetch(const struct ofs_driver *driver, const struct ofs_fetch *fetch)
 }
 
 int
-ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint64_t *ticket)
+ofs_fetch_begin(struct ofs_driver *driver, enum ofs_call_side side, struct ofs_fetch *fetch,
+	uint64_t *ticket)
 {
 	int rc = check_fetch(driver, fetch);
 	struct ofs_call *call;
 
 	if (rc != 0)
 		return rc;
-	call = ofs_call_open(driver, &ofs_fetch_ops, fetch->demand_count, fetch->timeout_ns, ticket);
+	call =
+		ofs_call_open(driver, side, &ofs_fetch_ops, fetch->demand_count, fetch->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->fetch = fetch;
@@ -59,6 +61,12 @@ ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint6
 	driver->stats.fetches++;
 	(void)ofs_calls_turn(driver);
 	return 0;
+}
+
+int
+ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint64_t *ticket)
+{
+	return ofs_fetch_begin(driver, OFS_CALLS_HOST, fetch, ticket);
 }
 
 int

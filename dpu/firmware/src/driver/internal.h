@@ -73,6 +73,9 @@ struct ofs_pending {
 	bool ask_again; /* of a fetch: the next STEP requests what is still wanted */
 };
 
+/* Whose calls they are: each side has as many as the port has entries, and hears of its own alone. */
+enum ofs_call_side { OFS_CALLS_HOST = 0, OFS_CALLS_VALUES = 1, OFS_CALLS_SIDES = 2 };
+
 enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 2 };
 
 struct ofs_driver;
@@ -128,8 +131,8 @@ struct ofs_driver {
 	uint32_t *free_put_slots; /* [put_slot_count], a stack */
 	uint32_t free_put_slot_count;
 	uint32_t flying_count;  /* commands, abandoned ones included */
-	struct ofs_call *calls; /* [entry_count] */
-	uint32_t *running;      /* [entry_count] calls in the order they began */
+	struct ofs_call *calls; /* [OFS_CALLS_SIDES][entry_count] */
+	uint32_t *running;      /* [OFS_CALLS_SIDES * entry_count] in the order they began */
 	uint32_t running_count;
 	struct ofs_block_read *reads; /* [demand_max] of the call that is reading */
 	bool reads_registered;
@@ -162,9 +165,12 @@ void ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index);
 uint32_t ofs_command_collect(struct ofs_driver *driver);
 
 /* ---- calls (call.c) ---- */
-/* Starts a call, or NULL: all are in use. */
-struct ofs_call *ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops,
-	uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
+/* Starts a call, or NULL: all of the side are in use. */
+struct ofs_call *ofs_call_open(struct ofs_driver *driver, enum ofs_call_side side,
+	const struct ofs_call_ops *ops, uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
+/* As ofs_driver_poll, of the calls of one side; those of the other advance too. */
+int ofs_calls_poll(struct ofs_driver *driver, enum ofs_call_side side, uint64_t timeout_ns,
+	uint64_t *tickets, uint32_t max);
 /* Advances every call; true if anything happened. */
 bool ofs_calls_turn(struct ofs_driver *driver);
 /* Waits until a turn may have something to do. 0; -ETIMEDOUT at `until_ns`; else every call has
@@ -181,7 +187,20 @@ int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
 /* Schedules a retry after its pause, which then grows. */
 void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 
-/* ---- fetches (fetch_piece.c) and puts (put.c) ---- */
+/* ---- fetches (fetch.c, fetch_piece.c), puts (put.c) and commands on values (values.c) ---- */
+/* As those of driver.h, for a side. */
+int ofs_fetch_begin(struct ofs_driver *driver, enum ofs_call_side side, struct ofs_fetch *fetch,
+	uint64_t *ticket);
+int ofs_put_begin(struct ofs_driver *driver, enum ofs_call_side side, const struct ofs_put *put,
+	uint64_t *ticket);
+int ofs_ask_begin(struct ofs_driver *driver, enum ofs_call_side side,
+	const struct ofs_asking *asking, uint64_t *ticket);
+/* 0; -ETIMEDOUT: of those not told nothing is known; -EPIPE; -EINVAL: no such verb; the same rc is
+ * then in `told` of each that was not answered. -ENOTSUP, of the begin: a command of this port has
+ * no room for a value. */
+int ofs_ask_end(struct ofs_driver *driver, uint64_t ticket);
+/* What was asked may be done all the same: a session that it opens is nobody's. */
+int ofs_ask_cancel(struct ofs_driver *driver, uint64_t ticket);
 extern const struct ofs_call_ops ofs_fetch_ops;
 extern const struct ofs_call_ops ofs_put_ops;
 

@@ -97,7 +97,8 @@ const struct ofs_call_ops ofs_put_ops = {
 };
 
 int
-ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket)
+ofs_put_begin(struct ofs_driver *driver, enum ofs_call_side side, const struct ofs_put *put,
+	uint64_t *ticket)
 {
 	struct ofs_call *call;
 
@@ -106,7 +107,7 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 		|| (put->count > 0 && (put->ordinals == NULL || put->source == NULL || put->rcs == NULL))) {
 		return -EINVAL;
 	}
-	call = ofs_call_open(driver, &ofs_put_ops, put->count, put->timeout_ns, ticket);
+	call = ofs_call_open(driver, side, &ofs_put_ops, put->count, put->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->put = put;
@@ -114,6 +115,12 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 		put->rcs[i] = OFS_WANTED;
 	(void)ofs_calls_turn(driver);
 	return 0;
+}
+
+int
+ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket)
+{
+	return ofs_put_begin(driver, OFS_CALLS_HOST, put, ticket);
 }
 
 int

@@ -34,7 +34,7 @@ send(struct ofs_value_io *io, struct ofs_task_batch *batch, uint32_t verb, uint3
 		.asks = batch->asks,
 		.told = batch->told,
 		.timeout_ns = io->timeout_ns};
-	rc = ofs_driver_ask_begin(io->driver, &batch->asking, &batch->ticket);
+	rc = ofs_ask_begin(io->driver, OFS_CALLS_VALUES, &batch->asking, &batch->ticket);
 	batch->used = rc == 0;
 	if (rc == 0 && opens_session(verb))
 		io->opening_count += count;
@@ -307,7 +307,7 @@ int
 ofs_task_batch_end(struct ofs_value_io *io, struct ofs_task_batch *batch)
 {
 	const struct ofs_asking *asking = &batch->asking;
-	int rc = ofs_driver_ask_end(io->driver, batch->ticket);
+	int rc = ofs_ask_end(io->driver, batch->ticket);
 
 	if (rc != 0)
 		return rc; /* with the connection every batch is lost: this one too */

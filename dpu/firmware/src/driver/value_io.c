@@ -59,7 +59,7 @@ cancel_all(struct ofs_value_io *io)
 		ofs_task_runs_cancel(io, NULL);
 	for (uint32_t i = 0; i < OFS_TASK_BATCHES; i++)
 		if (io->batches[i].used)
-			(void)ofs_driver_ask_cancel(io->driver, io->batches[i].ticket);
+			(void)ofs_ask_cancel(io->driver, io->batches[i].ticket);
 }
 
 void
@@ -291,7 +291,7 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 	rc = ofs_task_commands_begin(io);
 	if (rc == 0)
 		rc = ofs_task_runs_begin(io);
-	count = rc == 0 ? ofs_driver_poll(io->driver, wait_ns, tickets, TICKETS) : rc;
+	count = rc == 0 ? ofs_calls_poll(io->driver, OFS_CALLS_VALUES, wait_ns, tickets, TICKETS) : rc;
 	rc = count < 0 ? count : 0;
 	for (int i = 0; rc == 0 && i < count; i++)
 		rc = end_call(io, tickets[i]);

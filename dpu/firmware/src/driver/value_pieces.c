@@ -108,7 +108,7 @@ begin_fetch(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
 		.ends = run->ends,
 		.rcs = run->rcs,
 		.lengths = run->lengths};
-	return ofs_driver_fetch_begin(io->driver, &run->fetch, &run->ticket);
+	return ofs_fetch_begin(io->driver, OFS_CALLS_VALUES, &run->fetch, &run->ticket);
 }
 
 static int
@@ -129,7 +129,7 @@ begin_put(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
 		.source_stride_bytes = size_bytes,
 		.timeout_ns = io->timeout_ns,
 		.rcs = run->rcs};
-	rc = ofs_driver_put_begin(io->driver, &run->put, &run->ticket);
+	rc = ofs_put_begin(io->driver, OFS_CALLS_VALUES, &run->put, &run->ticket);
 	io->puts_flying += rc == 0 ? run->count : 0;
 	return rc;
 }

@@ -130,13 +130,14 @@ static const struct ofs_call_ops ask_ops = {
 };
 
 int
-ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *asking, uint64_t *ticket)
+ofs_ask_begin(struct ofs_driver *driver, enum ofs_call_side side, const struct ofs_asking *asking,
+	uint64_t *ticket)
 {
 	struct ofs_call *call;
 
 	if (batch_of(driver) == 0)
 		return -ENOTSUP;
-	call = ofs_call_open(driver, &ask_ops, asking->count, asking->timeout_ns, ticket);
+	call = ofs_call_open(driver, side, &ask_ops, asking->count, asking->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->asking = asking;
@@ -147,13 +148,13 @@ ofs_driver_ask_begin(struct ofs_driver *driver, const struct ofs_asking *asking,
 }
 
 int
-ofs_driver_ask_end(struct ofs_driver *driver, uint64_t ticket)
+ofs_ask_end(struct ofs_driver *driver, uint64_t ticket)
 {
 	return ofs_call_end(driver, ticket, &ask_ops);
 }
 
 int
-ofs_driver_ask_cancel(struct ofs_driver *driver, uint64_t ticket)
+ofs_ask_cancel(struct ofs_driver *driver, uint64_t ticket)
 {
 	return ofs_call_cancel(driver, ticket, &ask_ops);
 }
@@ -162,7 +163,7 @@ int
 ofs_driver_values(struct ofs_driver *driver, const struct ofs_asking *asking)
 {
 	uint64_t ticket;
-	int rc = ofs_driver_ask_begin(driver, asking, &ticket);
+	int rc = ofs_ask_begin(driver, OFS_CALLS_HOST, asking, &ticket);
 
-	return rc != 0 ? rc : ofs_driver_ask_end(driver, ticket);
+	return rc != 0 ? rc : ofs_ask_end(driver, ticket);
 }

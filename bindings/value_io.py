@@ -225,7 +225,7 @@ class DriverValues(ValueIO):
 
     @property
     def count(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) if self._io is None else int(lib.ofs_value_io_count(self._io))
 
     @property
     def held(self) -> int:

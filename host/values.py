@@ -21,6 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.fabric import Fabric
 from offstage.bindings.keys import value_key
 from offstage.bindings.layouts import VALUE_ASK
+from offstage.bindings.lost import gone
 from offstage.bindings.value_io import ValueTask
 
 __all__ = ["Values"]
@@ -51,7 +52,8 @@ class Values:
 
     def store(self, key: bytes, value: Any, *, keep: bool = False, over: bool = False) -> bool:
         """Make these contiguous bytes the key's value. `keep`: only if it has none, `over`: only
-        if it has one; False: so nothing was stored."""
+        if it has one; False: so nothing was stored. Over `verbs` bytes that are registered with the
+        fabric are written from where they are."""
         data = np.frombuffer(value, np.uint8)
         flags = {"keep": keep, "over": over, "durable": self._durable}
         (task,) = self._done([ValueTask("store", self.name(key), data, name=key, **flags)])
@@ -67,16 +69,25 @@ class Values:
             memory = np.empty(length, np.uint8)
             self._fabric.register(memory)
             try:
-                (task,) = self._done([ValueTask("retrieve", self.name(key), memory)])
+                found = self.read(key, memory)
             finally:
                 self._fabric.unregister(memory)
-            if task.rc == -errno.ENOENT:
+            if found is None:
                 break
-            if task.rc != -errno.EMSGSIZE:
-                _refuse(task.rc, "a value")
-                return memory.tobytes()
-            length = task.value_length  # of a later store
+            if found <= length:
+                return memory[:found].tobytes()
+            length = found  # of a later store
         return None
+
+    def read(self, key: bytes, memory: NDArray[np.uint8]) -> int | None:
+        """Read the key's value into this contiguous memory, as much of it as there is room for. The
+        value's length in bytes; None: it has none. Over `verbs` and `nixl` memory that is
+        registered with the fabric is read into directly; other memory costs a copy."""
+        (task,) = self._done([ValueTask("retrieve", self.name(key), memory, whole=False)])
+        if task.rc == -errno.ENOENT:
+            return None
+        _refuse(task.rc, "a value")
+        return task.value_length
 
     def lengths(self, keys: Sequence[bytes]) -> list[int]:
         """The length of each key's value; -1: it has none."""
@@ -174,5 +185,7 @@ def _refuse(rc: int, what: str) -> None:
         raise StoreFull(
             f"no room for {what}", "values", "raise limits.values, limits.sessions or storage.size"
         )
+    if code in (errno.EPIPE, errno.EPROTO):
+        gone(-code, f"moving {what}")
     name = errno.errorcode.get(code, str(code))
     raise RunFailed(f"{what}: {name}", "values", "see the daemon's log", errno=code)

@@ -85,7 +85,6 @@ class VerbsDriver(Driver):
     def value_io(self, sessions_max: int, timeout_s: float) -> ValueIO:
         """Over a connection that has just answered; tasks in flight on one that is lost end."""
 
-
         def once() -> None:
             super(VerbsDriver, self).bench_nop(1)
 

@@ -125,4 +125,8 @@ int ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *at
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns, char *error, size_t error_size_bytes);
 
+/* Whether these bytes lie in one range that is registered. */
+int ofs_fabric_is_registered(const struct ofs_fabric *fabric, const void *base,
+	uint64_t size_bytes);
+
 #endif

@@ -73,7 +73,7 @@ struct ofs_pending {
 	bool ask_again; /* of a fetch: the next STEP requests what is still wanted */
 };
 
-/* Whose calls they are: each side has as many as the port has entries, and hears of its own alone. */
+/* Whose calls: each side has as many as the port has entries, and hears of its own alone. */
 enum ofs_call_side { OFS_CALLS_HOST = 0, OFS_CALLS_VALUES = 1, OFS_CALLS_SIDES = 2 };
 
 enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 2 };

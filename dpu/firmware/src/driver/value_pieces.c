@@ -6,15 +6,23 @@
 static const uint32_t rows_in_order[OFS_TASK_RUN] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
 	14, 15};
 
-/* The task's memory at `offset` if `size` bytes follow in one iovec, else NULL. */
+/* The task's memory at `offset` if `size` bytes follow in one iovec, which a fabric over a network
+ * can reach, else NULL. */
 static uint8_t *
-at(const struct ofs_value_task *task, uint64_t offset, uint64_t size)
+at(const struct ofs_value_io *io, const struct ofs_value_task *task, uint64_t offset, uint64_t size)
 {
+	const struct ofs_fabric *fabric = io->driver->fabric;
+
 	for (uint32_t i = 0; i < task->iovec_count; i++) {
 		const struct iovec *one = &task->iovecs[i];
+		uint8_t *place = (uint8_t *)one->iov_base + offset;
 
 		if (offset < one->iov_len)
-			return one->iov_len - offset >= size ? (uint8_t *)one->iov_base + offset : NULL;
+			return one->iov_len - offset >= size
+					&& (fabric->ops->copy != NULL || task->verb == OFS_VALUE_STORE
+						|| ofs_fabric_is_registered(fabric, place, size))
+				? place
+				: NULL;
 		offset -= one->iov_len;
 	}
 	return NULL;
@@ -86,7 +94,7 @@ size_of(const struct ofs_value_io *io, const struct ofs_task_run *run, uint32_t 
 static int
 begin_fetch(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
 {
-	uint8_t *direct = at(run->task, run->offset, run->direct_count * io->payload_size_bytes);
+	uint8_t *direct = at(io, run->task, run->offset, run->direct_count * io->payload_size_bytes);
 
 	for (uint32_t i = 0; i < run->count; i++) {
 		ofs_fold_key(&run->task->chunk, run->ordinals[i], &run->keys[i]);
@@ -124,8 +132,8 @@ begin_put(struct ofs_value_io *io, struct ofs_task_run *run, uint32_t layer)
 		.count = run->count,
 		.length_bytes = size_bytes,
 		.ordinals = run->ordinals,
-		.source =
-			run->direct_count > 0 ? at(run->task, run->offset, run->count * size_bytes) : run->row,
+		.source = run->direct_count > 0 ? at(io, run->task, run->offset, run->count * size_bytes)
+										: run->row,
 		.source_stride_bytes = size_bytes,
 		.timeout_ns = io->timeout_ns,
 		.rcs = run->rcs};
@@ -196,11 +204,11 @@ gather(const struct ofs_value_io *io, struct ofs_task_run *run)
 	most = most < OFS_TASK_RUN ? most : OFS_TASK_RUN;
 	run->count = 0;
 	while (run->count < most && run->offset + (run->count + 1) * payload <= end
-		&& at(task, run->offset, (run->count + 1) * payload) != NULL)
+		&& at(io, task, run->offset, (run->count + 1) * payload) != NULL)
 		run->count++;
 	run->direct_count = run->count;
 	if (run->count == 0 && is_put(run))
-		run->direct_count = at(task, run->offset, size_of(io, run, 0)) != NULL;
+		run->direct_count = at(io, task, run->offset, size_of(io, run, 0)) != NULL;
 	if (run->count == 0 || (run->count < most && !is_put(run)))
 		run->count++;
 	for (uint32_t i = 0; i < run->count; i++)

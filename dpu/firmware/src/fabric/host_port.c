@@ -116,14 +116,23 @@ ofs_host_port_results(const struct ofs_host_port *port, const struct ofs_port_he
 		+ ofs_payload_results_offset(header->demand_max, header->score_max));
 }
 
+uint8_t *
+ofs_host_port_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
+	uint32_t put_slot, uint32_t size_bytes)
+{
+	if (put_slot >= header->put_slot_count || size_bytes > header->put_stride_bytes)
+		return NULL;
+	return port->base + header->puts_offset + (uint64_t)put_slot * header->put_stride_bytes;
+}
+
 int
 ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t put_slot, const void *source, uint32_t size_bytes, uint64_t *checksum)
 {
-	if (put_slot >= header->put_slot_count || size_bytes > header->put_stride_bytes)
+	uint8_t *place = ofs_host_port_put(port, header, put_slot, size_bytes);
+
+	if (place == NULL)
 		return -ERANGE;
-	*checksum = ofs_checksum_copy(port->base + header->puts_offset
-			+ (uint64_t)put_slot * header->put_stride_bytes,
-		source, size_bytes);
+	*checksum = ofs_checksum_copy(place, source, size_bytes);
 	return 0;
 }

@@ -57,14 +57,15 @@ void *ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_p
 	uint32_t payload_index);
 const struct ofs_result *ofs_host_port_results(const struct ofs_host_port *port,
 	const struct ofs_port_header *header, const struct ofs_cqe *cqe);
+/* Where that many bytes of a put go; NULL out of range. */
+uint8_t *ofs_host_port_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
+	uint32_t put_slot, uint32_t size_bytes);
 int ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t put_slot, const void *source, uint32_t size_bytes, uint64_t *checksum);
 
 /* Every side's table of the memory that reads go to (registered.c); see fabric.h. */
 int ofs_fabric_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
 int ofs_fabric_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
-int ofs_fabric_is_registered(const struct ofs_fabric *fabric, const void *base,
-	uint64_t size_bytes);
 
 /* 0 when [offset, offset + size) lies inside the region. */
 static inline int

@@ -2,11 +2,12 @@
  * The verbs side of the fabric seam, the host's end: one-sided reads and writes by RDMA; verbs.h.
  *
  * Owns a queue pair and a copy of the port with the DPU's layout: commands, payloads and puts are
- * built there and written to the DPU, and the DPU writes completions and results into it. Reads are
- * gathered in a chain that `flush` posts, signalled only at its end, so a batch costs one round
- * trip. Waiting spins for about as long as a wake-up costs, then sleeps on the completion channel;
- * while nothing arrives, an occasional empty write checks that the DPU is still there, since a peer
- * that has died is silent.
+ * built there and written to the DPU, and the DPU writes completions and results into it. A put out
+ * of registered memory is written from there, and only hashed here. Reads are gathered in a chain
+ * that `flush` posts, signalled only at its end, so a batch costs one round trip. Waiting spins for
+ * about as long as a wake-up costs, then sleeps on the completion channel; while nothing arrives,
+ * an occasional empty write checks that the DPU is still there, since a peer that has died is
+ * silent.
  *
  * A failure is permanent: every later call returns it, and the host attaches again.
  */
@@ -100,11 +101,43 @@ verbs_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes
 	return 0;
 }
 
+/* Waits for request `number`. A timeout ends the link: its reads may still land. */
+static int
+wait_for(struct verbs_fabric *verbs, uint64_t number, uint64_t timeout_ns)
+{
+	uint64_t start_ns = ofs_verbs_now_ns(&verbs->base);
+	uint64_t waited_ns = 0;
+	int rc;
+
+	while ((rc = ofs_verbs_turn(verbs)) == 0 && verbs->link.ended < number) {
+		waited_ns = ofs_verbs_now_ns(&verbs->base) - start_ns;
+		if (waited_ns >= timeout_ns) {
+			ofs_link_fail(&verbs->link, -EHOSTUNREACH);
+		} else if (waited_ns < verbs->spin_ns) {
+			ofs_cpu_relax();
+		} else if (ofs_link_arm(&verbs->link, 1) == 0 && ofs_verbs_turn(verbs) == 0
+			&& verbs->link.ended < number) {
+			ofs_verbs_sleep(verbs, timeout_ns - waited_ns);
+		}
+	}
+	return rc;
+}
+
+/* Until no put is read out of the caller's memory; a link that has failed reads none. */
+static void
+settle_puts(struct verbs_fabric *verbs)
+{
+	if (ofs_verbs_turn(verbs) == 0 && verbs->link.ended < verbs->put_last
+		&& ofs_verbs_post_empty(verbs) == 0)
+		(void)wait_for(verbs, verbs->put_last, LEAVE_NS);
+}
+
 static int
 verbs_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)
 {
 	struct verbs_fabric *verbs = (struct verbs_fabric *)fabric;
 
+	settle_puts(verbs);
 	for (uint32_t i = 0; i < fabric->registered_count; i++) {
 		const struct ofs_fabric_memory *memory = &fabric->registered[i];
 
@@ -118,17 +151,16 @@ verbs_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_byt
 	return -ENOENT;
 }
 
-/* The key of the memory that contains a span; 1 if found. */
+/* The key of the memory that contains these bytes; 1 if found. */
 static int
-find_key(const struct verbs_fabric *verbs, const struct ofs_span *span, uint32_t *lkey)
+find_key(const struct verbs_fabric *verbs, const void *bytes, uint32_t size_bytes, uint32_t *lkey)
 {
-	uintptr_t first = (uintptr_t)span->target;
+	uintptr_t first = (uintptr_t)bytes;
 
 	for (uint32_t i = 0; i < verbs->base.registered_count; i++) {
 		const struct ofs_fabric_memory *memory = &verbs->base.registered[i];
 
-		if (first >= memory->first && first <= memory->end
-			&& span->size_bytes <= memory->end - first) {
+		if (first >= memory->first && first <= memory->end && size_bytes <= memory->end - first) {
 			*lkey = verbs->targets[i]->lkey;
 			return 1;
 		}
@@ -150,7 +182,7 @@ verbs_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_s
 		rc = ofs_region_range(&fabric->region, offset, spans[i].size_bytes);
 		if (rc != 0)
 			return rc;
-		if (!find_key(verbs, &spans[i], &lkey))
+		if (!find_key(verbs, spans[i].target, spans[i].size_bytes, &lkey))
 			return -EFAULT;
 		parts[i] = ofs_link_sge(spans[i].target, spans[i].size_bytes, lkey);
 		offset += spans[i].size_bytes;
@@ -161,28 +193,6 @@ verbs_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_s
 		.wr.rdma = {.remote_addr = verbs->region_there.address + region_offset,
 			.rkey = verbs->region_there.key}};
 	return verbs->read_count == OFS_VERBS_READ_BATCH_MAX ? post_reads(verbs, 0) : 0;
-}
-
-/* Waits for request `number`. A timeout ends the link: its reads may still land. */
-static int
-wait_for(struct verbs_fabric *verbs, uint64_t number, uint64_t timeout_ns)
-{
-	uint64_t start_ns = ofs_verbs_now_ns(&verbs->base);
-	uint64_t waited_ns = 0;
-	int rc;
-
-	while ((rc = ofs_verbs_turn(verbs)) == 0 && verbs->link.ended < number) {
-		waited_ns = ofs_verbs_now_ns(&verbs->base) - start_ns;
-		if (waited_ns >= timeout_ns) {
-			ofs_link_fail(&verbs->link, -EHOSTUNREACH);
-		} else if (waited_ns < verbs->spin_ns) {
-			ofs_cpu_relax();
-		} else if (ofs_link_arm(&verbs->link, 1) == 0 && ofs_verbs_turn(verbs) == 0
-			&& verbs->link.ended < number) {
-			ofs_verbs_sleep(verbs, timeout_ns - waited_ns);
-		}
-	}
-	return rc;
 }
 
 static int
@@ -206,20 +216,28 @@ verbs_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source
 	uint32_t size_bytes, uint64_t *checksum)
 {
 	struct verbs_fabric *verbs = (struct verbs_fabric *)fabric;
-	int rc = ofs_host_port_write_put(&verbs->port, &fabric->port, put_slot, source, size_bytes,
-		checksum);
-	struct ibv_sge part;
+	uint8_t *place = ofs_host_port_put(&verbs->port, &fabric->port, put_slot, size_bytes);
+	int rc = place == NULL ? -ERANGE : ofs_verbs_make_room(verbs, 1);
 	struct ibv_send_wr request;
+	struct ibv_sge part;
+	uint32_t lkey;
 
-	if (rc == 0)
-		rc = ofs_verbs_make_room(verbs, 1);
 	if (rc != 0)
 		return rc;
-	part = ofs_link_sge(verbs->port.base + fabric->port.puts_offset
-			+ (uint64_t)put_slot * fabric->port.put_stride_bytes,
-		size_bytes, verbs->copy->lkey);
+	part = ofs_link_sge(place, size_bytes, verbs->copy->lkey);
 	request = ofs_verbs_write(verbs, &part);
-	return ofs_link_post(&verbs->link, &request, 1, 0);
+	if (!find_key(verbs, source, size_bytes, &lkey)) {
+		*checksum = ofs_checksum_copy(place, source, size_bytes);
+		return ofs_link_post(&verbs->link, &request, 1, 0);
+	}
+	/* The caller's memory is its own again once the DPU has answered, which it does from its window.
+	 * What changes before that is not what the checksum says, and is refused there. */
+	*checksum = ofs_checksum(source, size_bytes);
+	part.addr = (uintptr_t)source;
+	part.lkey = lkey;
+	rc = ofs_link_post(&verbs->link, &request, 1, 0);
+	verbs->put_last = verbs->link.posted;
+	return rc;
 }
 
 static void *

@@ -26,6 +26,7 @@ struct verbs_fabric {
 	uint32_t told_head; /* the completion head that the DPU was last told */
 	uint32_t flying;    /* commands without their final completion */
 	uint64_t spin_ns;
+	uint64_t put_last; /* number of the last write out of the caller's memory */
 	uint64_t question; /* number of the last empty write that checks on the DPU */
 	struct ibv_send_wr reads[OFS_VERBS_READ_BATCH_MAX];
 	struct ibv_sge parts[OFS_VERBS_READ_BATCH_MAX][OFS_READ_SPANS_MAX];

@@ -21,7 +21,7 @@ FIX = "set {}: docs/how-to/cmx.md"
 def seen(folder: Path, script: str, *engine: str) -> dict[str, Any]:
     """What a script in the environment of SGLang observed; `engine`: variables it needs beside
     those of NIXL and the plug-in, folders for PYTHONPATH."""
-    needed = ["OFFSTAGE_SGLANG", "OFFSTAGE_DOCA_MEMOS", "OFFSTAGE_NIXL", *engine]
+    needed = ["OFFSTAGE_SGLANG", "OFFSTAGE_DOCA_MEMOS", "OFFSTAGE_NIXL_SITE", *engine]
     if missing := [name for name in needed if not os.environ.get(name)]:
         pytest.skip(FIX.format(", ".join(missing)))
     python, plugin, *paths = (os.environ[name] for name in needed)

@@ -47,7 +47,9 @@ ContextAsked = Annotated[
 UsersAsked = Annotated[int | None, typer.Option("--users", help="sessions of one GPU; default: 64")]
 KAsked = Annotated[
     int | None,
-    typer.Option("--k", help="tokens (2048) or blocks of 16 (128) that a layer selects"),
+    typer.Option(
+        "--k", help="tokens (2048), or blocks of 16 (128) or of the capture, that a layer selects"
+    ),
 ]
 BudgetAsked = Annotated[
     float | None,
@@ -111,7 +113,7 @@ def rivals(
     Tokens per dollar and joule, the wait of the slowest, and a map of who is best where.
     """
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.plan.rivals.question import of_use
+    from offstage.testbeds.plan.rivals.question import of_capture, of_use
     from offstage.testbeds.plan.rivals.result import make_rivals, numbers_of
     from offstage.testbeds.plan.rivals.reuse import with_trace
     from offstage.testbeds.plan.rivals.table import console, sentence
@@ -129,8 +131,11 @@ def rivals(
         "pace_s": None if pace is None else pace / 1e3,
         "rivals": None if only is None else [one.strip() for one in only.split(",")],
     }
-    asked = of_use(use, {name: one for name, one in given.items() if one is not None})
+    given = {name: one for name, one in given.items() if one is not None}
+    asked = of_use(use, given)
     _check_files(asked, k, capture, trace, trace_format or time_unit)
+    if capture is not None:
+        asked = of_use(use, given | of_capture(capture, k))
     known = catalog()
     for file in prices or []:
         known = known.with_file(file)

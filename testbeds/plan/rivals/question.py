@@ -1,6 +1,7 @@
 """The question to the rivals: a use, its model, users and context, and the budget of a GPU."""
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,8 +14,9 @@ from offstage.testbeds.plan.kv import DTYPES, parameters
 from offstage.testbeds.plan.question import parse_tokens
 from offstage.testbeds.plan.rivals.design import RIVALS
 from offstage.testbeds.prices import Catalog
+from offstage.testbeds.workloads.selections.scores_file import open_capture
 
-__all__ = ["USES", "Asked", "Use", "of_use"]
+__all__ = ["USES", "Asked", "Use", "of_capture", "of_use"]
 
 Use = Literal["tokens", "blocks", "prefix"]
 
@@ -100,3 +102,12 @@ def of_use(use: str, given: dict[str, object]) -> Asked:
         return msgspec.convert(words, Asked)
     except msgspec.ValidationError as error:
         raise BadInput(str(error), "rivals", "see offstage rivals --help") from None
+
+
+def of_capture(path: Path, k: int | None) -> dict[str, object]:
+    """The unit and k of a question on a capture: its blocks, and as many of them as have the tokens
+    of the use's own k, unless k is given. BadInput as `open_capture`."""
+    unit = open_capture(path).header.block_tokens
+    own = USES["blocks"]
+    tokens = msgspec.convert(own["k"], int) * msgspec.convert(own["unit"], int)
+    return {"unit": unit, "k": k or max(1, tokens // unit)}

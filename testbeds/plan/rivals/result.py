@@ -70,7 +70,7 @@ class RivalRow(msgspec.Struct, kw_only=True):
 class MapCell(msgspec.Struct, kw_only=True):
     """One cell of the map: the best by tokens per dollar, and who cannot be told from it. `k` is of
     decode, `reuse` of prefixes without a trace, which has its own; `best` is empty where no rival
-    carries a session."""
+    carries a session. `drawn`: the same with drawn selections, where a capture gave these."""
 
     context: str
     users: int
@@ -78,6 +78,12 @@ class MapCell(msgspec.Struct, kw_only=True):
     reuse: float | None
     best: str
     tied: list[str]
+    drawn: "MapCell | None" = None
+
+    @property
+    def names(self) -> set[str]:
+        """Those that may be the best."""
+        return {self.best, *self.tied} - {""}
 
 
 class Rivals(msgspec.Struct, kw_only=True):
@@ -138,7 +144,12 @@ def make_rivals(
 ) -> Rivals:
     """The rivals of a checked question. BadInput of a capture, and where none carries a session."""
     cells = list(_questions(asked))
-    own, about = _with_stream(asked, inputs, capture, steps, {})
+    made: dict[tuple[int, int], tuple[Inputs, str]] = {}
+    own, about = _with_stream(asked, inputs, capture, steps, made)
+    if capture is not None:
+        drawn_ones, _ = _with_stream(asked, inputs, None, steps, made)
+        missed = [one.values["stream.missed"] for one in (own, drawn_ones)]
+        about += f"; a step misses {missed[0]:.1%} of k, with drawn selections {missed[1]:.1%}"
     rows = _rows(asked, own, draws, seed)
     best = next((one.name for one in rows if one.over_best == Range(0.0, 0.0, 0.0)), "")
     if not best:
@@ -148,13 +159,15 @@ def make_rivals(
             "give a larger --budget or --pace, or a shorter --context",
         )
     progress.start("map", len(cells), "cells")
-    made: dict[tuple[int, int], tuple[Inputs, str]] = {}
     found = []
     for one, reuse in cells:
         numbers, _ = _with_stream(one, inputs, capture, steps, made)
         if reuse is not None:
             numbers = numbers.set({"workload.prefix": _exactly(reuse)}, "assumed")
         found.append(_cell(one, numbers, reuse, map_draws, seed))
+        if capture is not None:
+            numbers, _ = _with_stream(one, inputs, None, steps, made)
+            found[-1].drawn = _cell(one, numbers, reuse, map_draws, seed)
         progress.advance(1)
     return Rivals(
         asked=asked,

@@ -68,14 +68,17 @@ def drawn(profiles: tuple[str, ...], tokens: int, unit: int, k: int, steps: int)
 
 
 def from_capture(path: Path, k: int, steps: int) -> Drawn:
-    """The sessions of a file of scores. BadInput for one with too few steps or blocks."""
+    """The sessions of a file of scores. BadInput for one with too few steps, or no more blocks than
+    a DPU's arena has room for: it would seem to need no flash."""
     work = CapturedWorkload(path, k, sink_blocks=0, window_blocks=0)
     longest = max((one.steps for one in work.sessions), default=0)
-    if longest <= WARM_UP or min(one.blocks for one in work.sessions) <= k:
+    blocks = min((one.blocks for one in work.sessions), default=0)
+    if longest <= WARM_UP or blocks <= ARENA_OVER_K * k:
         raise BadInput(
-            f"{longest} steps of {min((one.blocks for one in work.sessions), default=0)} blocks",
+            f"{longest} steps of {blocks} blocks, at k = {k}",
             str(path),
-            f"give a capture with more than {WARM_UP} steps, and more blocks than k = {k}",
+            f"give a capture with more than {WARM_UP} steps and {ARENA_OVER_K} k blocks, or a "
+            "smaller --k",
         )
     about = f"{path.name}: {len(work.sessions)} sessions, {work.layer_count} layers, "
     about += f"at most {steps} steps, {work.block_tokens} tokens a block"

@@ -36,6 +36,10 @@ def sentence(found: Rivals) -> str:
             earns = f"A DPU with flash does not earn its place for {what}: it is alone the best in"
         text = f"{earns} {alone} of {cells} cells of the map, cannot be told from the best in "
         parts.append(f"{text}{tied}, and is behind in {behind}.")
+    if changed := [one for one in found.map if one.drawn and one.drawn.names != one.names]:
+        firsts = sum(one.drawn is not None and one.drawn.best != one.best for one in changed)
+        text = f"With the capture's selections in place of drawn ones {len(changed)} of"
+        parts.append(f"{text} {len(found.map)} cells have other names, {firsts} another best one.")
     best = next(one for one in found.rows if one.name == found.best)
     most = f"{_plain(best, 'tokens_per_usd', MILLION)} million"
     where = f"{found.asked.users:,} users a GPU at {found.asked.context}"
@@ -117,28 +121,36 @@ def _table(found: Rivals) -> Table:
 
 
 def _cell(one: MapCell) -> Cell:
+    """Who is best, with a sign where drawn selections name others."""
+    sign = " ≠" if one.drawn is not None and one.drawn.names != one.names else ""
     if not one.best:
-        return Cell("none works", mark="void")
+        return Cell(f"none works{sign}", mark="void")
     names = [one.best, *one.tied]
     if len(names) > NAMED_MAX:
-        return Cell(f"? {len(names)} of them", mark="dim", tip=", ".join(names))
-    return Cell(" = ".join(names), mark="" if one.tied else "best")
+        return Cell(f"? {len(names)} of them{sign}", mark="dim", tip=", ".join(names))
+    return Cell(" = ".join(names) + sign, mark="" if one.tied else "best")
 
 
 def maps(found: Rivals) -> list[Table]:
-    """A map for each k or reuse: a line for each number of users, a column for each context."""
+    """A map for each k or reuse: a line for each number of users, a column for each context. Behind
+    those of a capture come those of drawn selections."""
+    drawn = [one.drawn for one in found.map if one.drawn is not None]
+    return [*_maps(found.map, ""), *_maps(drawn, ", drawn")]
+
+
+def _maps(cells: list[MapCell], about: str) -> list[Table]:
     tables = []
-    thirds = dict.fromkeys((one.k, one.reuse) for one in found.map)
+    thirds = dict.fromkeys((one.k, one.reuse) for one in cells)
     for third in thirds:
-        cells = [one for one in found.map if (one.k, one.reuse) == third]
+        own = [one for one in cells if (one.k, one.reuse) == third]
         name = "the trace's reuse" if third[0] is None else f"k = {third[0]:,}"
         name = f"reuse {third[1]:g}" if third[1] is not None else name
-        contexts = list(dict.fromkeys(one.context for one in cells))
-        columns = [Column(f"{name}, users")]
+        contexts = list(dict.fromkeys(one.context for one in own))
+        columns = [Column(f"{name}{about}, users")]
         columns += [Column(f"{one} tokens", left=True) for one in contexts]
         rows: list[list[object]] = []
-        for users in dict.fromkeys(one.users for one in cells):
-            line = [_cell(one) for one in cells if one.users == users]
+        for users in dict.fromkeys(one.users for one in own):
+            line = [_cell(one) for one in own if one.users == users]
             rows.append([f"{users:,}", *line])
         tables.append(Table.of(columns, rows))
     return tables
@@ -154,5 +166,7 @@ def console(found: Rivals) -> Group:
     key = f"a = b: cannot be told apart (within {TIE:.0%}, or the other is better in one of ten "
     key += "draws or more); ?: that many cannot. "
     key += ", ".join(f"{name}: {RIVALS[name].label}" for name in asked.rivals) + "."
+    if any(one.drawn for one in found.map):
+        key += " ≠: drawn selections of as many blocks have others there."
     parts = [table.drawn() for table in maps(found)]
     return Group(found.sentence, "", _table(found).drawn(), "", *parts, "", key, about)

@@ -20,6 +20,8 @@ from offstage.testbeds.plan.rivals.stream import drawn, shares
 from offstage.testbeds.prices import catalog
 from offstage.testbeds.progress import Silent
 
+SELECTIONS = Path(__file__).parents[3] / "docs/examples/offstage-selections"
+CAPTURES = SELECTIONS / "offstage_selections/data"
 TRACE = str(Path(__file__).parents[2] / "golden/data/tiny_mooncake.jsonl")
 STREAM = {"missed": 0.25, "pages": 0.2, "unstaged": 0.05, "ahead": 0.3, "spread": 0.05}
 
@@ -159,6 +161,37 @@ def test_a_trace_gives_the_reuse_and_json_what_its_schema_says(
     assert reuse["kind"] == "measured"
 
 
+def test_a_capture_sets_the_block_and_stands_beside_drawn_selections(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its blocks are of 64 tokens, so 32 of them are the 2,048 tokens of the use; the drawn cells
+    are those that the same question has without it."""
+    capture = str(CAPTURES / "judge-prose-32k.parquet")
+    words = ["rivals", "blocks", "--capture", capture, "--steps", "2", "--draws", "8"]
+    assert run([*words, "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    checked("rivals", text)
+    found = json.loads(text)
+    assert (found["asked"]["unit"], found["asked"]["k"]) == (64, 32)
+    plain = make_rivals(
+        asked("blocks", unit=64, k=32),
+        numbers_of(asked("blocks", unit=64, k=32), catalog()),
+        Silent(),
+        steps=2,
+        draws=8,
+        map_draws=8,
+    )
+    drawn_cells = [one["drawn"] for one in found["map"]]
+    assert [(one["best"], one["tied"]) for one in drawn_cells] == [
+        (one.best, one.tied) for one in plain.map
+    ]
+    changed = sum(
+        {one["best"], *one["tied"]} != {one["drawn"]["best"], *one["drawn"]["tied"]}
+        for one in found["map"]
+    )
+    assert changed and f"{changed} of 24 cells" in found["sentence"]
+
+
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
@@ -177,6 +210,7 @@ def test_a_trace_gives_the_reuse_and_json_what_its_schema_says(
         (["prefix", "--k", "3"], "--k is not read by prefix"),
         (["prefix", "--time-unit", "s"], "give --trace FILE"),
         (["blocks", "--capture", "nowhere.parquet"], "nowhere.parquet"),
+        (["blocks", "--capture", str(CAPTURES / "judge-prose.parquet")], "480 blocks, at k = 128"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -15,8 +15,18 @@ __all__ = ["sparse"]
 NONE = "none"
 
 
+CONTEXTS = "128K,64K,32K"
 ContextsOption = Annotated[
-    str, typer.Option("--context", metavar="N,...", help="tokens of a context")
+    str | None,
+    typer.Option("--context", metavar="N,...", help=f"tokens of a context; default: {CONTEXTS}"),
+]
+CapturesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--capture",
+        metavar="FILE,...",
+        help="files of a captured model's scores, in place of drawn contexts",
+    ),
 ]
 SelectedOption = Annotated[
     str, typer.Option("--select", metavar="K,...", help="blocks that a layer reads in a step")
@@ -58,7 +68,8 @@ PageOption = Annotated[
 
 
 def sparse(
-    contexts: ContextsOption = "128K,64K,32K",
+    contexts: ContextsOption = None,
+    captures: CapturesOption = None,
     selected: SelectedOption = "32,16,64",
     drives: DrivesOption = "1,2,4",
     storages: StoragesOption = "disk,gen5-tlc",
@@ -81,6 +92,7 @@ def sparse(
     Against context, k and drives, one axis at a time around the first value of each. Live a small
     geometry decodes against a daemon, every block checked, beside the same run in virtual time.
     Then a whole model decodes in virtual time with more sessions, until tokens wait for --waits.
+    With --capture one session replays a real model's selections, beside a drawn one.
     """
     from offstage import __version__
     from offstage.asic_model.parameters import read_preset
@@ -96,6 +108,10 @@ def sparse(
         raise BadInput("nothing to run", "bench sparse", "give a --storage or a --model")
     if read_preset(device).cores is None:
         raise BadInput("a chip has no core", f"--device {device}", "give a DPU, such as bluefield3")
+    if contexts and captures:
+        raise BadInput(
+            "a capture has its own context", "--context", "leave --context out, or --capture"
+        )
     base = Setting(
         model="llama-3-70b" if model == NONE else model,
         context_tokens=131_072,
@@ -109,7 +125,8 @@ def sparse(
     )
     found = bench_sparse(
         axes=Axes(
-            contexts=[parse_tokens(one, "--context") for one in _names(contexts)],
+            contexts=[parse_tokens(one, "--context") for one in _names(contexts or CONTEXTS)],
+            captures=[Path(one) for one in _names(captures)] if captures else (),
             selected=_numbers(selected, "--select"),
             drives=_numbers(drives, "--drives"),
         ),

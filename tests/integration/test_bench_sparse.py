@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 from against_schema import checked
 
+from offstage.bindings.engine import ABSENT
+from offstage.host.decode.session import Context
+from offstage.host.selection import select
+from offstage.testbeds.bench.sparse.replay import captured, replay
 from offstage.testbeds.bench.sparse.virtual import Setting, carried, decoded
 from offstage.testbeds.cli import run
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+
+SELECTIONS = Path(__file__).parents[2] / "docs/examples/offstage-selections"
+CAPTURES = SELECTIONS / "offstage_selections/data"
 
 SMALL = Setting(
     model="llama-3-8b",
@@ -56,6 +64,40 @@ def test_an_arena_that_sessions_fill_is_what_binds() -> None:
     assert found.binds == "arena" and not found.more
 
 
+def test_a_capture_is_replayed_beside_drawn_selections(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its context, blocks and layers, at the pace of the model's layers; other blocks are read than
+    of drawn selections, and two drives serve the same reads sooner."""
+    capture = str(CAPTURES / "judge-prose-32k.parquet")
+    words = f"--storage none --capture {capture} --select 16 --drives 1,2 --steps 4"
+    found = bench(capsys, *words.split(), "--model", "llama-3-8b")
+    one, two = found["replays"]
+    assert not found["points"] and not found["carried"]
+    for point in (one["point"], one["drawn"]):
+        assert (point["context_tokens"], point["selected"]) == (32_640, 16)
+        assert point["token_ms"] == pytest.approx(40 * 30 / 32)
+    assert one["point"]["reads_per_token"] != one["drawn"]["reads_per_token"]
+    assert two["point"]["reads_per_token"] == one["point"]["reads_per_token"]
+    assert two["point"]["first_ms"] < one["point"]["first_ms"]
+
+
+def test_what_a_host_selects_by_a_replay_is_what_the_file_selects() -> None:
+    """A fork begins at the first step again, as each setting does."""
+    path = CAPTURES / "judge-prose.parquet"
+    setting = captured(SMALL, path)
+    work = CapturedWorkload(path, 16, window_blocks=4)
+    blocks = work.sessions[0].blocks
+    context = Context(list(range(blocks)), np.zeros((30, blocks), np.uint64), [])
+    replay(setting, context)
+    slab = next(iter(work.slabs(0, 2)))
+    for _ in range(2):
+        own = context.fork()
+        for step in range(2):
+            for layer in (0, 29):
+                scores = own.selectors[layer].scores(np.zeros((1, 1), np.float32))
+                chosen = select(scores, 16 - 1 - 4, 1, 4, blocks)
+                assert set(chosen) == set(slab.selected[step, layer]) - {ABSENT}
+
+
 @pytest.mark.slow
 def test_a_live_row_stands_beside_the_laboratorys(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -82,6 +124,8 @@ def test_a_live_row_stands_beside_the_laboratorys(
     ("words", "says"),
     [
         ("--context 1K", "--context: 1,024; give 4,096 to 1,048,576"),
+        ("--capture nowhere.parquet --storage none", "nowhere.parquet"),
+        ("--capture a --context 8K", "--context: a capture has its own context"),
         ("--drives 1,1", "--drives: 2 values, or one twice"),
         ("--select a", "--select: 'a' is no list of numbers"),
         ("--waits 100", "--waits: tokens that wait 100 % of their time"),

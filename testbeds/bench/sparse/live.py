@@ -10,7 +10,7 @@ What can fail: `BadInput` for a setting; RunFailed for a daemon that ends, or a 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,9 @@ from offstage.bindings.stages import Stages
 from offstage.bindings.units import parse_time
 from offstage.host.decode.record import AgentRecord
 from offstage.host.decode.session import Context
+from offstage.host.model.models import geometry
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.bench.sparse.replay import replay
 from offstage.testbeds.bench.sparse.result import Point
 from offstage.testbeds.bench.sparse.virtual import Setting, later, point_of
 from offstage.testbeds.live import checks
@@ -50,8 +52,8 @@ def live_points(
     """Every setting, on this machine's disk where it names no device. The files are in `folder`, on
     the disk that is measured."""
     bed = LocalBed(folder)
-    for context in dict.fromkeys(one.context_tokens for one in settings):
-        own = [one for one in settings if one.context_tokens == context]
+    for held_of in dict.fromkeys((one.context_tokens, one.capture) for one in settings):
+        own = [one for one in settings if (one.context_tokens, one.capture) == held_of]
         held = _Held.of(own[0], bed)
         for one in own:
             yield one, held.run(one, _storage(one, dilation))
@@ -107,6 +109,8 @@ class _Held:
     def run(self, setting: Setting, storage: Storage) -> Point:
         options = _options(setting)
         kept: list[AgentRecord] = []
+        for context in self.contexts.values() if setting.capture else ():
+            replay(setting, context)
         prefetchers = tuple(one for one in setting.policy.split("+") if one != "none")
         arm = Arm(setting.policy, prefetchers, "score" if "ema" in prefetchers else "lru")
 
@@ -145,6 +149,7 @@ class _Held:
             reads_per_token=None,
             used=_waits(found.stages),
             late=late,
+            capture=setting.captured,
         )
 
 
@@ -159,7 +164,10 @@ def _waits(stages: Stages) -> dict[str, float]:
 
 
 def _options(setting: Setting) -> DriveOptions:
+    own = geometry(LIVE_MODEL)
+    layers = own.layers[:1] * setting.layers if setting.layers else own.layers
     found = DriveOptions(
+        geometry=replace(own, layers=layers, block_tokens=setting.block_tokens),
         sessions=1,
         seed=setting.seed,
         context_tokens=setting.context_tokens,

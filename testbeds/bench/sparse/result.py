@@ -9,7 +9,7 @@ from offstage.testbeds.bench.rows import UNITS, BenchResult
 from offstage.testbeds.live.checks import OVERRUNS_MAX
 from offstage.testbeds.table import SIGN, Cell, Column, Table
 
-__all__ = ["Carried", "Pair", "Point", "Provenance", "SparseResult"]
+__all__ = ["Carried", "Pair", "Point", "Provenance", "Replay", "SparseResult"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
 
@@ -20,7 +20,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     `missed_per_token`: demands that waited; `reads_per_token`: with what was read ahead.
     `used`: share of each part of the device; of a live run the share of a demand's wait that each
     took. `binds`: the one with the largest share, or nothing. `late`: share of requests that ended
-    later than on the modelled device in the loop; None: none was modelled."""
+    later than on the modelled device in the loop; None: none was modelled. `capture`: whose
+    selections were replayed; empty: drawn ones."""
 
     provenance: Provenance
     device: str
@@ -38,6 +39,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, float]
     binds: str
     late: float | None = None
+    capture: str = ""
 
     @property
     def waits(self) -> float:
@@ -51,6 +53,14 @@ class Pair(msgspec.Struct, frozen=True):
 
     live: Point
     lab: Point | None
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """One session with the selections of a capture, in virtual time, and with drawn ones of as many
+    blocks, layers and steps."""
+
+    point: Point
+    drawn: Point
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +82,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 class SparseResult(BenchResult, kw_only=True):
     """`pairs`: of the small geometry `live_model`. `points`: every run of `model` in virtual time;
-    `carried`: what follows from them. `load_before`: runnable processes of this machine before the
-    live runs; None: there were none."""
+    `carried`: what follows from them; `replays`: with captures, in place of both. `load_before`:
+    runnable processes of this machine before the live runs; None: there were none."""
 
     model: str
     live_model: str
@@ -87,6 +97,7 @@ class SparseResult(BenchResult, kw_only=True):
     pairs: list[Pair]
     points: list[Point]
     carried: list[Carried]
+    replays: list[Replay] = msgspec.field(default_factory=list)
 
     def about(self) -> list[str]:
         found = [
@@ -94,8 +105,11 @@ class SparseResult(BenchResult, kw_only=True):
             "arena; all else is of the second half of a run",
         ]
         if self.load_before is not None:
+            selected = "a real query over drawn keys"
+            if self.pairs and self.pairs[0].live.capture:
+                selected = "a captured model over drawn keys, in its layers and blocks"
             found.append(
-                f"live: {self.live_model}, selections of a real query over drawn keys, every block "
+                f"live: {self.live_model}, selections of {selected}, every block "
                 f"checked, beside a load of {self.load_before:.1f} on this machine; of a device in "
                 "the loop late says how many requests this machine did not serve at its pace, and "
                 f"more than {100 * OVERRUNS_MAX:g} % make a row void; binds: what takes most of a "
@@ -106,14 +120,39 @@ class SparseResult(BenchResult, kw_only=True):
                 f"sessions: {self.model}, modelled on {self.device} over {self.drive}, until "
                 f"tokens wait {100 * self.waits:g} % of their time; binds: what is used most"
             )
+        if self.replays:
+            found.append(
+                f"replayed: selections of a captured model on blocks of {self.model}, modelled on "
+                f"{self.device} over {self.drive}; a layer takes as long as one of that model"
+            )
         return found
 
     def own_tables(self) -> list[Table]:
-        return [*([self._live()] if self.pairs else []), *self._virtual()]
+        replayed = [self._replayed()] if self.replays else []
+        return [*([self._live()] if self.pairs else []), *replayed, *self._virtual()]
+
+    def _replayed(self) -> Table:
+        columns = [
+            Column("capture", left=True),
+            Column("context", "{:,}".format, left=True),
+            Column("k", left=True),
+            Column("drives", left=True),
+            Column("stall mean", _ms, short="mean"),
+            Column("drawn mean", _ms, short="drawn"),
+            Column("p99", _ms),
+            Column("drawn p99", _ms, short="drawn"),
+            Column("waits", UNITS["%"]),
+            Column("drawn waits", UNITS["%"], short="drawn"),
+            Column("reads a token", "{:.1f}".format, short="reads"),
+            Column("drawn reads", "{:.1f}".format, short="drawn"),
+        ]
+        title = f"one session, captured and drawn selections, {self.model} (modelled)"
+        return Table.of(columns, [_replay(one) for one in self.replays], title)
 
     def _live(self) -> Table:
         columns = [
             Column("live on", left=True),
+            *([Column("capture", left=True)] if self.pairs[0].live.capture else []),
             Column("context", "{:,}".format, left=True),
             Column("k", left=True),
             Column("drives", left=True),
@@ -176,6 +215,7 @@ def _pair(pair: Pair) -> list[object]:
         beside = [lab.stall_ms_mean, lab.stall_ms_p99, lab.missed_per_token]
     return [
         Cell(f"{name} {SIGN}", "void") if void else name,
+        *([one.capture] if one.capture else []),
         *(one.context_tokens, one.selected, one.drives),
         *(one.first_ms, one.stall_ms_mean, one.stall_ms_p99, *beside[:2]),
         *(one.missed_per_token, beside[2], one.late, one.binds),
@@ -188,6 +228,15 @@ def _point(one: Point) -> list[object]:
         *(one.first_ms, one.stall_ms_mean, one.stall_ms_p99, one.reads_per_token),
         *(one.used[part] for part in ("drive", "core", "memory", "link")),
         one.binds,
+    ]
+
+
+def _replay(found: Replay) -> list[object]:
+    one, drawn = found.point, found.drawn
+    return [
+        *(one.capture, one.context_tokens, one.selected, one.drives),
+        *(one.stall_ms_mean, drawn.stall_ms_mean, one.stall_ms_p99, drawn.stall_ms_p99),
+        *(one.waits, drawn.waits, one.reads_per_token, drawn.reads_per_token),
     ]
 
 

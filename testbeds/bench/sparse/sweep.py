@@ -3,7 +3,8 @@
 Model: the first value of each axis is the base; the others are run one axis at a time around it.
 Live a small geometry decodes on this machine's disk and on a device model in the loop, each beside
 the laboratory's run of the same setting. In virtual time a whole model decodes with more and more
-sessions on one core of a DPU, until tokens wait for the stated share of their time.
+sessions on one core of a DPU, until tokens wait for the stated share of their time. With captures
+the selections are a real model's, and in virtual time one session is run, beside a drawn one.
 
 What can fail: `BadInput` for an axis or a name; RunFailed of a live run.
 """
@@ -19,7 +20,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import preset
 from offstage.host.model.models import geometry
 from offstage.testbeds.bench.sparse.live import LIVE_MODEL, live_points
-from offstage.testbeds.bench.sparse.result import Pair, SparseResult
+from offstage.testbeds.bench.sparse.replay import captured
+from offstage.testbeds.bench.sparse.result import Pair, Replay, SparseResult
 from offstage.testbeds.bench.sparse.virtual import Setting, carried, decoded
 
 __all__ = ["DISK", "Axes", "bench_sparse"]
@@ -37,11 +39,12 @@ Say = Callable[[str], None]
 
 
 class Axes(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of each axis, the base first."""
+    """The values of each axis, the base first. `captures`: in place of contexts."""
 
     contexts: Sequence[int] = (131_072, 65_536, 32_768)
     selected: Sequence[int] = (32, 16, 64)
     drives: Sequence[int] = (1, 2, 4)
+    captures: Sequence[Path] = ()
 
     def check(self) -> None:
         """BadInput for an empty axis, a value twice, or one out of range."""
@@ -56,18 +59,21 @@ class Axes(msgspec.Struct, frozen=True, kw_only=True):
                 )
             if bad := [one for one in values if not low <= one <= high]:
                 raise BadInput(f"{bad[0]:,}", where, f"give {low:,} to {high:,}")
+        if len(self.captures) > VALUES_MAX or len(set(self.captures)) < len(self.captures):
+            raise BadInput(
+                f"{len(self.captures)} files, or one twice",
+                "--capture",
+                f"give at most {VALUES_MAX}",
+            )
 
     def around(self, base: Setting, *, live: bool = False) -> Iterator[Setting]:
         """The base, and each other value alone. `live`: several drives where there is a device."""
         change = msgspec.structs.replace
-        base = change(
-            base,
-            context_tokens=self.contexts[0],
-            selected=self.selected[0],
-            drives=self.drives[0] if base.device else 1,
-        )
+        base = change(base, selected=self.selected[0], drives=self.drives[0] if base.device else 1)
+        places = [captured(base, one) for one in self.captures]
+        base, *others = places or [change(base, context_tokens=one) for one in self.contexts]
         yield base
-        yield from (change(base, context_tokens=one) for one in self.contexts[1:])
+        yield from others
         yield from (change(base, selected=one) for one in self.selected[1:])
         if base.device or not live:
             yield from (change(base, drives=one) for one in self.drives[1:])
@@ -122,6 +128,11 @@ def bench_sparse(
             found.pairs.append(Pair(point, decoded(setting, 1) if setting.device else None))
             say(f"live, {_said(setting)}: {point.stall_ms_mean:.3f} ms a token")
     for setting in axes.around(base) if virtual else ():
+        if setting.capture:
+            drawn = decoded(msgspec.structs.replace(setting, capture=""), 1)
+            found.replays.append(Replay(decoded(setting, 1), drawn))
+            say(f"{_said(setting)}: {found.replays[-1].point.stall_ms_mean:.3f} ms a token")
+            continue
         points, one = carried(setting, waits)
         found.points += points
         found.carried.append(one)
@@ -139,4 +150,5 @@ def _live(base: Setting, storage: str) -> Setting:
 
 def _said(one: Setting) -> str:
     where = f"{one.drives} {one.drive}" if one.device else DISK
-    return f"{one.context_tokens:,} tokens, k {one.selected}, {where}"
+    what = f"{one.captured}, " if one.capture else ""
+    return f"{what}{one.context_tokens:,} tokens, k {one.selected}, {where}"

@@ -9,6 +9,7 @@ what resuming costs, and is listed apart: stalls, reads and use are of the secon
 What can fail: `BadInput` of the settings, as of a spec's.
 """
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from offstage.testbeds.bench.sparse.result import Carried, Point
 from offstage.testbeds.lab.run.feed import Feed, Kind
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.run.point import Runner
-from offstage.testbeds.lab.run.source import build
+from offstage.testbeds.lab.run.source import build, fitted
 from offstage.testbeds.lab.spec.load import built
 from offstage.testbeds.lab.spec.schema import Spec
 
@@ -41,11 +42,15 @@ PARTS = {
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What is decoded, and on what. `device`: a preset of `asic presets`, whose drives are set;
-    empty: the drive alone, and a constant for a hit. `time_per_token`: of all layers."""
+    empty: the drive alone, and a constant for a hit. `time_per_token`: of all layers; `layers`: the
+    first ones, 0: all. `capture`: a file of scores in place of drawn ones."""
 
     model: str
     context_tokens: int
     selected: int
+    block_tokens: int = 64
+    layers: int = 0
+    capture: str = ""
     drives: int = 1
     device: str = ""
     drive: str = "gen5-tlc"
@@ -56,18 +61,25 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     time_per_token: str = "40ms"
     seed: int = 1
 
+    @property
+    def captured(self) -> str:
+        """The name of the capture."""
+        return Path(self.capture).stem
+
     def spec(self, sessions: int) -> Spec:
         """The laboratory's spec. BadInput for what contradicts itself."""
         device = f"{self.device},nvme.drives={self.drives}" if self.device else ""
-        return built(
+        drawn = {
+            "context_tokens": self.context_tokens,
+            "sessions": sessions,
+            "steps": self.steps,
+            "layers": self.layers,
+        }
+        found = built(
             {
                 "seeds": [self.seed],
-                "workload": {
-                    "context_tokens": self.context_tokens,
-                    "sessions": sessions,
-                    "steps": self.steps,
-                },
-                "geometry": {"model": self.model},
+                "workload": {"kind": "captured", "file": self.capture} if self.capture else drawn,
+                "geometry": {"model": self.model, "block_tokens": self.block_tokens},
                 "selection": {"k_blocks": self.selected, "window_blocks": 4},
                 "tier": {
                     "buffer_over_k": [self.buffer_over_k],
@@ -81,6 +93,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             "bench sparse",
             {},
         )
+        return fitted(found, "bench sparse")
 
 
 def decoded(setting: Setting, sessions: int) -> Point:
@@ -93,6 +106,7 @@ def decoded(setting: Setting, sessions: int) -> Point:
     while not runner.advance():
         feed.make()
     rows, used = runner.result().rows, dict[str, float]()
+    rows = rows[rows["step"] < setting.steps]  # a capture may have more
     for unit, share in runner.units(0.5).items():
         if part := PARTS.get(unit):
             used[part] = max(used.get(part, 0.0), share)
@@ -113,6 +127,7 @@ def decoded(setting: Setting, sessions: int) -> Point:
         missed_per_token=float(later(missed).mean()),
         reads_per_token=float(later(reads).mean()),
         used=used,
+        capture=setting.captured,
     )
 
 

@@ -120,6 +120,18 @@ def test_a_live_row_stands_beside_the_laboratorys(
     assert "gen5-tlc" in page.read_text()
 
 
+@pytest.mark.slow
+def test_a_daemon_serves_what_a_capture_selects(capsys: pytest.CaptureFixture[str]) -> None:
+    """Through the live path, where every block is checked; the laboratory has the same beside."""
+    with tempfile.TemporaryDirectory() as short:
+        capture = CAPTURES / "judge-prose.parquet"
+        words = f"--storage gen5-tlc --model none --capture {capture} --work {short}"
+        found = bench(capsys, *words.split(), *"--select 16 --drives 1 --dilation 20".split())
+    (pair,) = found["pairs"]
+    assert pair["live"]["capture"] == pair["lab"]["capture"] == "judge-prose"
+    assert pair["live"]["missed_per_token"] > 0 and not found["replays"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -14,7 +14,7 @@ from offstage.testbeds.prices import catalog
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/cmx-128k.md"
 DSA = ROOT / "docs/what-dsa-needs-of-flash.md"
-OTHERS = {"cmx-1m": DSA, "cmx-1m-blocks": DSA, "cmx-1m-pool": DSA}
+OTHERS = dict.fromkeys(("cmx-1m", "cmx-1m-blocks", "cmx-1m-pool", "cmx-1m-sessions"), DSA)
 """Pages of results that the page above does not quote."""
 DRIVES = ("gen5-tlc", "xl-flash", "xl-flash-10m")
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
@@ -102,6 +102,25 @@ def whole_rows(points: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(rows))
 
 
+def session_rows(points: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each model, policy and number of sessions on one DPU and one drive."""
+    rows = []
+    for point in points:
+        sessions, whole = point["requests"] // 3, point["whole_model"]
+        token_s = 0.04 / (1 - whole["stall_share"])
+        cells = [
+            f"`{point['policy']}`",
+            f"{sessions}",
+            interval(point["hit"]),
+            f"{1e3 * token_s:.0f} ms",
+            f"{sessions / token_s:.0f}",
+            f"{100 * point['used']['DPU']:.0f} %",
+            f"{100 * point['used']['flash']:.0f} %",
+        ]
+        rows.append(row(f"`{label(point, 'model')}`", cells))
+    return rows
+
+
 def label(point: dict[str, Any], axis: str) -> str:
     """Return the value of one axis of a point's label."""
     found = re.search(rf"\b{axis}=([^,]*)", point["workload"])
@@ -173,6 +192,8 @@ def expected(path: Path) -> list[str]:
     points = read(path)["points"]
     if path.stem == "cmx-1m-blocks":
         return block_rows(points)
+    if path.stem == "cmx-1m-sessions":
+        return session_rows(points)
     if path.stem in OTHERS:
         return [*whole_rows(points), *drive_rows()]
     lines = []

@@ -101,17 +101,12 @@ def sparse(
     from offstage.testbeds.plan.question import parse_tokens
     from offstage.testbeds.report.sparse import write_page
 
-    if not work.is_dir():
-        raise BadInput("is no folder", str(work), "give --work an existing one")
+    _check(work, contexts, captures)
     live = () if storages == NONE else _names(storages)
     if not live and model == NONE:
         raise BadInput("nothing to run", "bench sparse", "give a --storage or a --model")
     if read_preset(device).cores is None:
         raise BadInput("a chip has no core", f"--device {device}", "give a DPU, such as bluefield3")
-    if contexts and captures:
-        raise BadInput(
-            "a capture has its own context", "--context", "leave --context out, or --capture"
-        )
     base = Setting(
         model="llama-3-70b" if model == NONE else model,
         context_tokens=131_072,
@@ -141,6 +136,16 @@ def sparse(
     if page is not None:
         write_page(found, page, __version__)
     finish("sparse", found, out, form)
+
+
+def _check(work: Path, contexts: str | None, captures: str | None) -> None:
+    """BadInput for a folder that is not there, and for two sources of contexts."""
+    if not work.is_dir():
+        raise BadInput("is no folder", str(work), "give --work an existing one")
+    if contexts and captures:
+        raise BadInput(
+            "a capture has its own context", "--context", "leave --context out, or --capture"
+        )
 
 
 def _names(text: str) -> list[str]:

@@ -43,6 +43,7 @@ class Headline(msgspec.Struct, kw_only=True):
     tiers: list[TierSummary]
     weights: ColdStart | None
     whole_model: WholeModel | None
+    used: dict[str, float]
     block_use: BlockUse | None
     nontrivial_hit: Interval | None
     hit: Interval | None

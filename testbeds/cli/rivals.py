@@ -131,7 +131,6 @@ def rivals(
         "pace_s": None if pace is None else pace / 1e3,
         "rivals": None if only is None else [one.strip() for one in only.split(",")],
     }
-    given = {name: one for name, one in given.items() if one is not None}
     asked = of_use(use, given)
     _check_files(asked, k, capture, trace, trace_format or time_unit)
     if capture is not None:

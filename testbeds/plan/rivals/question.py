@@ -94,10 +94,10 @@ USES: dict[str, dict[str, object]] = {
 
 
 def of_use(use: str, given: dict[str, object]) -> Asked:
-    """The question of a use, with values of the command line. BadInput as `Asked.check` but for
-    names of the catalog."""
+    """The question of a use, with values of the command line, None for those not given. BadInput as
+    `Asked.check` but for names of the catalog."""
     check_known(use, USES, "rivals", "use")
-    words = {"use": use, **USES[use], **given}
+    words = {"use": use, **USES[use], **{k: one for k, one in given.items() if one is not None}}
     try:
         return msgspec.convert(words, Asked)
     except msgspec.ValidationError as error:

@@ -102,6 +102,23 @@ def whole_rows(points: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(rows))
 
 
+def pool_rows(points: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each model and pool, with the pool's bytes for one session."""
+    rows = []
+    for point in points:
+        whole, pool = point["whole_model"], point["hbm_pool_over_k"]
+        size = whole["buffer_bytes"] / point["buffer_over_k"] * pool / 2**20
+        cells = [
+            f"{pool:g}k, {size:,.0f} MiB",
+            interval(point["hbm_share"]),
+            f"{whole['reads_per_token']:,.0f}",
+            f"{whole['demanded_bytes_per_token'] / 1e6:.1f} MB",
+            f"{100 * whole['stall_share']:.0f} %",
+        ]
+        rows.append(row(f"`{label(point, 'model')}`", cells))
+    return rows
+
+
 def session_rows(points: list[dict[str, Any]]) -> list[str]:
     """Return a line for each model, policy and number of sessions on one DPU and one drive."""
     rows = []
@@ -192,6 +209,8 @@ def expected(path: Path) -> list[str]:
     points = read(path)["points"]
     if path.stem == "cmx-1m-blocks":
         return block_rows(points)
+    if path.stem == "cmx-1m-pool":
+        return pool_rows(points)
     if path.stem == "cmx-1m-sessions":
         return session_rows(points)
     if path.stem in OTHERS:

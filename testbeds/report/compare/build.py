@@ -84,6 +84,7 @@ class Plan:
     ) -> "Plan":
         """BadInput for an unknown preset; suggests the nearest. The baselines are always there."""
         own = read_preset(str(calibration) if calibration is not None else OWN)
+        own = msgspec.structs.replace(own, name=OWN)  # not the file's: pages know it by this one
         chosen = dict.fromkeys(name for name in (*BASELINES, *(presets or DEFAULT)) if name != OWN)
         return Plan(
             tuple(_preset(name) for name in chosen),

@@ -75,6 +75,14 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
         Plan.of(["asic_7n"], samples=1, deep=False, calibration=None, command="", load=Load())
 
 
+def test_a_calibration_is_the_model_of_the_measured_machine(tmp_path: Path) -> None:
+    """Whatever its file is called: the sentence looks for its error by that name."""
+    fitted = tmp_path / "q.toml"
+    fitted.write_text('extends = "dpu_x86_measured"\ncalibrated = true\n')
+    plan = Plan.of([], samples=1, deep=False, calibration=fitted, command="", load=Load())
+    assert plan.calibrated and plan.own.name == "dpu_x86_measured"
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no decision log"):
         find_runs(tmp_path)

@@ -242,17 +242,15 @@ class L2:
         return ended
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """Which objects are there. Those are leased and brought into the tier's memory; one of
-        another size than its layout's counts as not there. A load of one that another process
-        deletes meanwhile is a miss, as LMCache allows."""
-        layouts = group_layout_descs or {}
-        sizes = [_size_of(layouts.get(key.object_group_id)) for key in keys]
+        """Which objects are there. Those are leased and brought into the tier's memory. Layouts are
+        of KV in LMCache's memory, which a `serde` codes before it is stored: sizes count at the
+        load, where one of another size is a miss, as one that another process deletes meanwhile."""
         task = self._next()
 
         def ended(completion: Completion) -> None:
             self._end("_looked", task, self._bits(completion.done), 1)
 
-        self._client.prefetch(self._names(keys), sizes, lease_s=LEASE_S, due_s=LEASE_S, tell=ended)
+        self._client.prefetch(self._names(keys), lease_s=LEASE_S, due_s=LEASE_S, tell=ended)
         return task
 
     def query_lookup_and_lock_result(self, task: int) -> Any:
@@ -338,16 +336,6 @@ def _holding(objects: list[Any], ended: Callable[[Completion], None]) -> Any:
         ended(completion)
 
     return told
-
-
-def _size_of(layout: Any) -> int:
-    """Bytes of an object by LMCache's layout; 0 where it gives none."""
-    shapes, dtypes = getattr(layout, "shapes", None), getattr(layout, "dtypes", None)
-    if not shapes or not dtypes:
-        return 0
-    return sum(
-        int(shape.numel()) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
-    )
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from against_schema import checked
@@ -108,46 +109,73 @@ def test_rates_are_of_what_was_stored_and_verified() -> None:
         rates_of(told("2 keys differ", 4), 4, 1000, "fs")
 
 
+OWN = (
+    "test_mock_l2_adapter.py",
+    "test_fault_inject_l2_adapter.py",
+    "test_l2_adapter_base.py",
+    "test_store_controller.py",
+    "test_prefetch_controller.py",
+    "test_prefetch_policy.py",
+    "test_distributed_storage_manager.py",
+    "test_runtime_adapters.py",
+    "test_l1_l2_state_metrics.py",
+    "serde/test_serde_e2e.py",
+)
+SLOW = "Bandwidth or in_flight_load or in_flight_locks or during_drain or inflight_loads"
+"""Tests of the mock's bandwidth, or that need it as slow as they set it."""
+
+
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
-    """LMCache's tests of an adapter and of its fault injector pass with ours in place of its mock.
-    Those of the mock's bandwidth do not apply."""
-    python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
+    """LMCache's tests of an adapter and of its fault injector, and those of its controllers, groups
+    of layers and coders over an adapter, pass with ours in place of its mock."""
     folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
-    if not python.is_file() or not folder.is_dir():
+    if not folder.is_dir():
         pytest.skip(f"needs {FIX}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
-    files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
+    words = ["-m", "pytest", "-q", "-p", "lmcache_ours", "-p", "no:cacheprovider"]
+    words += ["-o", "log_cli=false", "-k", f"not ({SLOW})", *(str(folder / one) for one in OWN)]
+    done = in_lmcache(tmp_path, words, cwd=folder)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "245 passed" in done.stdout, done.stdout[-300:]
+
+
+@pytest.mark.engine
+def test_objects_of_several_groups_and_tensors_come_back(tmp_path: Path) -> None:
+    """Of KV, latents with index keys, a window with scales and recurrent states, each with other
+    tensors, LMCache's controller finds the prefix that all have, and loads its bytes."""
+    script = Path(__file__).parents[1] / "reference/lmcache_groups.py"
+    done = in_lmcache(tmp_path, [str(script), "PARAMS"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [[0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [3]]
+    expected = {"rows": rows, "right": [True] * sum(map(len, rows))}
+    assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(
+        ("plugin", "native_plugin"), expected
+    )
+
+
+def in_lmcache(tmp_path: Path, words: list[str], **more: Any) -> "subprocess.CompletedProcess[str]":
+    """Run LMCache's Python over a daemon: its address is in OFFSTAGE_L2 and in place of PARAMS."""
+    python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
+    if not python.is_file():
+        pytest.skip(f"needs {FIX}")
     path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
     with daemon(
         tmp_path,
         limits__sessions="128",
         arena__size="64MiB",
-        arena__payload="4KiB",
+        arena__payload="32KiB",
         arena__layers="1",
         storage__size="256MiB",
+        store__segment="4MiB",
         limits__ports="128",
     ) as tier:
-        more = {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": json.dumps(params(tier))}
-        done = subprocess.run(
-            [
-                python,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "lmcache_ours",
-                "-p",
-                "no:cacheprovider",
-                "-k",
-                "not Bandwidth",
-                *files,
-            ],
-            cwd=folder,
-            env=os.environ | more,
+        given = json.dumps(params(tier))
+        return subprocess.run(
+            [python, *(given if one == "PARAMS" else one for one in words)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": given},
             capture_output=True,
             text=True,
             timeout=800,
+            **more,
         )
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "48 passed" in done.stdout, done.stdout[-300:]

@@ -1,80 +1,24 @@
 """SGLang on the tier: are its pages stored as by its own storage, and is every refusal clear?"""
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from live_daemon import TENANT, Daemon, daemon, frozen, until
+from live_daemon import Daemon, daemon, frozen, until
+from sglang_bed import PAGE, Pool, config, in_sglang, opened
 
-import offstage
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.connectors.sglang import Storage
 
 torch = pytest.importorskip("torch")
-
-FIX = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/engines.md)"
-SCRIPT = Path(__file__).resolve().parents[1] / "reference/sglang_storage.py"
-PAGE, COUNT = 16, 1000  # tokens and values of a page
 
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("sglang"), limits__sessions="64") as running:
         yield running
-
-
-class Pool:
-    """Stands in for SGLang's host memory."""
-
-    layout, page_size = "page_first", PAGE
-
-    def __init__(self, dtype: Any = torch.bfloat16) -> None:
-        self.dtype = dtype
-        self.pages = torch.randn(6, COUNT).to(dtype)
-
-    def get_data_page(self, index: int) -> Any:
-        return self.pages[index // PAGE]
-
-    def get_dummy_flat_data_page(self) -> Any:
-        return torch.zeros(COUNT, dtype=self.dtype)
-
-    def set_from_flat_data_page(self, index: int, page: Any) -> None:
-        self.pages[index // PAGE] = page
-
-
-def config(tier: Daemon, **more: Any) -> Any:
-    extra = {
-        "backend_name": "offstage",
-        "endpoint": tier.endpoint,
-        "tenant": TENANT,
-        "runtime_dir": str(tier.runtime_dir),
-        "timeout_s": 30.0,
-        "patience_s": 60.0,
-        "weights_id": "w",
-    }
-    usual = {
-        "tp_rank": 0,
-        "tp_size": 2,
-        "pp_rank": 0,
-        "pp_size": 1,
-        "attn_cp_rank": 0,
-        "attn_cp_size": 1,
-        "is_mla_model": False,
-        "model_name": "m",
-    }
-    extra |= more.pop("extra", {})
-    return SimpleNamespace(extra_config=extra, **(usual | more))
-
-
-def opened(tier: Daemon, pool: Pool, **more: Any) -> Storage:
-    storage = Storage(config(tier, **more), {})
-    storage.register_mem_pool_host(pool)
-    return storage
 
 
 def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
@@ -199,26 +143,11 @@ def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
 def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
     """SGLang's factory loads the backend and stores pages with it as with its own files; with
     SGLang's faults injected it never gets wrong bytes."""
-    program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"
-    if not program.is_file():
-        pytest.skip(f"needs {FIX}")
-    source = str(Path(offstage.__file__).resolve().parents[1])
-    extra = config(tier).extra_config | {
-        "module_path": "offstage.host.connectors.sglang",
-        "class_name": "OffstageStorage",
-        "model": f"tiny {failures}",  # else a failed set would leave another run's page
-    }
+    # else a failed set would leave another run's page
+    extra = config(tier).extra_config | {"model": f"tiny {failures}"}
     more = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": failures} if failures else {}
     extra |= {} if failures else {"interface_v1": 1}
-    run = subprocess.run(
-        [program, SCRIPT, json.dumps(extra)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=os.environ | {"PYTHONPATH": source} | more,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = in_sglang("sglang_storage.py", extra, **more)
     assert found["ours"]["wrong"] == 0
     if not failures:
         assert found["ours"] == found["file"]

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -172,6 +173,34 @@ def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path)
         until(lambda: bool(first.ask(prompts[0], read=3) == "done"))
         healed = first.ask(prompts[0])
         assert healed == {"tokens": expected["tokens"][:1], "reused": [FULL]}
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_one_and_two_workers_load_what_the_other_stored(
+    python: Path, model: Path, tmp_path: Path
+) -> None:
+    """Blocks stored by two groups of heads: two workers load all full blocks that one stored, one
+    worker those of two, each with the tokens of the engine that computed them."""
+    more = {"max_num_batched_tokens": 2048}
+    prompts, two = [prompt(n) for n in range(4)], more | {"tensor_parallel_size": 2}
+    with (
+        daemon(tmp_path, **SIZES | {"limits__ports": "16"}) as tier,
+        engine(python, model, tmp_path, tier, more, head_groups=2) as one,
+        engine(python, model, tmp_path, tier, two, head_groups=2) as pair,
+    ):
+        for first, second, asked in ((one, pair, prompts[:2]), (pair, one, prompts[2:])):
+            computed = first.ask(*asked)
+            assert computed["reused"] == [0] * 2
+            stored = partial(first.ask, read=FULL // BLOCK - 1)
+            for each in asked:
+                until(lambda stored=stored, each=each: bool(stored(each) == "done"))
+            assert second.ask(*asked) == computed | {"reused": [FULL] * 2}
+            objects = 2 * 2 * FULL // BLOCK
+            counts = second.ask(metrics=1)
+            read = ("on_time", "late", "missing")
+            loaded = sum(counts.get(f"vllm:offstage_objects_{how}", 0) for how in read)
+            assert loaded >= objects / (2 if second is pair else 1), "of one process"
 
 
 @pytest.mark.engine

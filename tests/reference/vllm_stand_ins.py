@@ -1,9 +1,12 @@
-"""Stand-ins of the tests of vLLM's scheduler side: a tier that answers when told, and a request."""
+"""Stand-ins of the tests of vLLM's connector: a tier that answers when told, and a request, for the
+scheduler's side; for the worker's side objects in memory."""
 
 from types import SimpleNamespace
 from typing import Any
 
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm.copies import Copies
+from offstage.host.connectors.vllm.steps import Step
 
 BLOCK = 4
 SIZE = 100
@@ -49,3 +52,49 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
         "block_hashes": [b"h%d" % i for i in range(len(tokens) // BLOCK)],
     }
     return SimpleNamespace(**fields | more)
+
+
+class Memory:
+    """A stand-in for an object client: objects by key; absent ones cannot be read. Reads land a
+    part at a time, at the call of `land`; `order` is the order of events."""
+
+    streams_max = 8
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.unended: list[Any] = []
+        self.order: list[str] = []
+
+    def put(self, keys: list[bytes], buffers: Any, *, tell: Any) -> None:
+        self.objects.update((key, bytes(one)) for key, one in zip(keys, buffers, strict=True))
+        self.unended.append((keys, tell))
+
+    def stream(self, keys: list[bytes], buffers: Any, *, tell: Any) -> Any:
+        def drop() -> None:
+            tell(Completion(1, (State.ABSENT,) * len(keys), ()))
+
+        return SimpleNamespace(
+            fill=lambda size: self.order.append(f"sent {size}"),
+            drop=drop,
+            commit=lambda: self.put(keys, buffers, tell=tell),
+        )
+
+    def get(
+        self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any, within_s: float
+    ) -> None:
+        lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
+        for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            buffer[:] = 99 if row in lost else list(self.objects[key])
+        for part in range(len(cuts)):
+            landed(part, lost)
+        states = (State.UNREADABLE if row in lost else State.DONE for row in range(len(keys)))
+        tell(Completion(1, tuple(states), ()))
+
+
+def one_step(worker: Copies, step: Step) -> None:
+    """Run one step as vLLM does, with two layers."""
+    worker.load(step)
+    for layer in range(2):
+        worker.wait_for(layer)
+        worker.save_layer(step, layer)
+    worker.end(step)

@@ -9,8 +9,9 @@ with several groups of layers, as with sliding windows, an object is one group's
 A block that fails to load is reported to vLLM, which recomputes it (`kv_load_failure_policy` must
 be "recompute"); until vLLM has handled the failure, nothing that may depend on the block is saved.
 Without a daemon vLLM computes everything. With several workers (tensor parallel) each stores its
-part of every block, and the tier has a block once it has all parts. This module imports nothing of
-vLLM; `OffstageConnector` is created on access.
+part of every block, and the tier has a block once it has all parts. With `head_groups` a block is
+stored in that many parts by its heads, which engines of other numbers of workers find. This module
+imports nothing of vLLM; `OffstageConnector` is created on access.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.events import Saved
 from offstage.host.connectors.vllm.groups import Group, Groups, groups_of
+from offstage.host.connectors.vllm.heads import head_groups_of, of_all_workers
 from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans
 from offstage.host.connectors.vllm.requests import log_of
 from offstage.host.connectors.vllm.stats import new_since, prom_class, stats_class
@@ -41,7 +43,7 @@ __all__ = ["Connector"]
 
 SWITCHES = ("layer_wise", "prefetch", "choose")
 BOUNDS = {"patience_s": PATIENCE_S, "patience_min_s": PATIENCE_MIN_S}
-OWN = (*SWITCHES, "model", "weights_id", "patience_min_s", "requests")
+OWN = (*SWITCHES, "model", "weights_id", "patience_min_s", "requests", "head_groups")
 CONFIGS = ("attention", "kernel", "compilation", "lora")  # that choose kernels, as vLLM hashes them
 NAMES = ("_name_or_path", "transformers_version")  # in a model's configuration, of no effect
 log = logging.getLogger("offstage.connectors")
@@ -57,17 +59,21 @@ class Connector:
         """Log in, as scheduler or as worker. BadInput: a model that cannot be stored."""
         super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         ranks = vllm_config.parallel_config.world_size
-        self._groups = groups = Groups(_groups_of(vllm_config, kv_cache_config), ranks)
-        self._block_count = kv_cache_config.num_blocks
+        found = _groups_of(vllm_config, kv_cache_config)
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        parts = head_groups_of(extra, found, vllm_config.model_config, ranks)
+        self._groups = groups = Groups(found, ranks, parts)
+        self._block_count = kv_cache_config.num_blocks
         on, bounds = _switches_of(extra), _bounds_of(extra)
         self._log = None if role.name == "WORKER" else log_of(extra.get("requests"))
         specs = [
-            f"{len(one.layer_names)} layers of {one.kv_cache_spec}"
+            f"{len(one.layer_names)} layers of "
+            f"{of_all_workers(one.kv_cache_spec, ranks) if parts else one.kv_cache_spec}"
             for one in kv_cache_config.kv_cache_groups
         ]
-        what = "; ".join(specs) + (f" in {ranks} parts" if ranks > 1 else "")
-        self._client = _client_of(vllm_config, what)
+        what = "; ".join(specs) + (f" in {groups.parts} parts" if groups.parts > 1 else "")
+        what += ", of any number of workers" if parts else ""
+        self._client = _client_of(vllm_config, what, shared=bool(parts))
         events = getattr(vllm_config, "kv_events_config", None)
         self._plans = Plans(
             self._client,
@@ -84,13 +90,14 @@ class Connector:
         copies = [
             Copies(
                 self._client,
-                one.size,
+                groups.size(number),
                 by_layer=on["layer_wise"],
                 rank=rank,
-                ranks=ranks,
+                parts=groups.parts,
+                each=groups.parts // ranks,
                 agree=agree,
             )
-            for one in groups
+            for number in range(len(groups))
         ]
         self._worker = Worker(groups, copies)
         self._counted: dict[str, float] = {}
@@ -310,25 +317,26 @@ def _bounds_of(extra: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _client_of(config: Any, what: str) -> ObjectClient | None:
+def _client_of(config: Any, what: str, *, shared: bool = False) -> ObjectClient | None:
     """An object client by `kv_connector_extra_config`; None where the daemon refuses, or nothing
-    says what KV is of. BadInput: a setting that is none."""
+    says what KV is of. `shared`: with other numbers of workers. BadInput: a setting that is
+    none."""
     model, engine = config.model_config, _version()
     extra = {"model": model.model, "weights_id": ""}
     extra |= config.kv_transfer_config.kv_connector_extra_config
     endpoint = Endpoint.of_engine({key: value for key, value in extra.items() if key not in OWN})
     say_untried("vLLM", engine)
     try:
-        layout = _identity(config, engine, str(extra["weights_id"])) + f"; {what}"
+        layout = _identity(config, engine, str(extra["weights_id"]), shared=shared) + f"; {what}"
         client = ObjectClient(endpoint, model=str(extra["model"]), layout=layout, late=True)
     except OffstageError as error:
         log.warning("no tier until the engine is started again: %s; it computes all KV", error)
         return None
-    log.warning("%s", INVARIANT if _is_invariant() else VARIANT)
+    log.warning("%s", INVARIANT if _is_invariant() and not shared else VARIANT)
     return client
 
 
-def _identity(config: Any, engine: str, weights_id: str) -> str:
+def _identity(config: Any, engine: str, weights_id: str, *, shared: bool = False) -> str:
     """What vLLM's KV is of: weights, and whatever it says that chooses kernels. BadInput: the
     weights are not on this machine, or changed since it began."""
     model, load = config.model_config, config.load_config
@@ -340,7 +348,7 @@ def _identity(config: Any, engine: str, weights_id: str) -> str:
     computed = {
         "engine": f"vLLM {engine}",
         "torch": _torch(),
-        "device": _device(model.dtype, config),
+        "device": _device(model.dtype, config, shared=shared),
         "dtype": model.dtype,
         "KV": config.cache_config.cache_dtype,
         "quantization": model.quantization,
@@ -389,9 +397,9 @@ def _torch() -> str:
     return str(torch.__version__)
 
 
-def _device(dtype: Any, config: Any) -> str:
+def _device(dtype: Any, config: Any, *, shared: bool) -> str:
     """What the order of bytes in a block depends on besides shapes, and on a CPU the threads, which
-    share sums out."""
+    share sums out: as other numbers of workers do, so not where those share KV."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -399,7 +407,7 @@ def _device(dtype: Any, config: Any) -> str:
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
     isa = _get_attn_isa(dtype, config.cache_config.block_size)
-    return f"{platform.machine()} {isa}, threads {_threads()}"
+    return f"{platform.machine()} {isa}" + ("" if shared else f", threads {_threads()}")
 
 
 def _is_cpu() -> bool:

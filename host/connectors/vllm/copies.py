@@ -4,8 +4,9 @@ An object has all layers of a block, one after the other. Loads start before a s
 waits only for its own part: while a layer is computed, later ones land. The blocks that a step
 fills are copied out layer by layer as each is computed, and sent during the next one. The object is
 stored with the last layer, unless a block that it may depend on failed to load. With several
-workers each stores its part of every block under a separate key. A failed load of one worker
-invalidates what all of them compute, so they agree on failures before anything is stored.
+workers each stores its part of every block under a separate key, or its parts, where blocks are
+stored by groups of heads. A failed load of one worker invalidates what all of them compute, so they
+agree on failures before anything is stored.
 
 All of it runs on the worker's thread, except `landed` and `ended`, which the object client calls.
 """
@@ -50,14 +51,15 @@ class Copies:
         *,
         by_layer: bool = True,
         rank: int = 0,
-        ranks: int = 1,
+        parts: int = 1,
+        each: int = 1,
         agree: "Callable[[set[int]], set[int]] | None" = None,
     ) -> None:
-        """`size`: bytes of one block of all layers, of this worker, which is `rank` of `ranks`. Not
-        `by_layer`: all before and after a step. `agree`: all workers call it with blocks, and it
-        gives what any of them did."""
+        """`size`: bytes of one object: all layers of one of the `parts` of a block, of which this
+        worker, which is number `rank`, has `each`. Not `by_layer`: all before and after a step.
+        `agree`: all workers call it with blocks, and it gives what any of them did."""
         self._client, self._size, self._by_layer = client, size, by_layer
-        self._rank, self._ranks, self._agree = rank, ranks, agree
+        self._rank, self._parts, self._each, self._agree = rank, parts, each, agree
         self.counts: Counter[str] = Counter()
         self._layers: list[Any] = []
         self._cuts: list[int] = []
@@ -80,12 +82,16 @@ class Copies:
 
     def register(self, layers: list[Any], block_count: int) -> None:
         """vLLM's memory: a tensor of each layer whose first dimension is blocks, or equal parts of
-        them. BadInput: they do not make an object of the size that the scheduler knows."""
+        them, and the second one heads where this worker has several parts of a block. BadInput:
+        they do not make an object of the size that the scheduler knows."""
         self._layers = [layer.unflatten(0, (block_count, -1)) for layer in layers]
-        sizes = [layer[0].numel() * layer.element_size() for layer in self._layers]
+        if self._each > 1:
+            split = [layer.unflatten(2, (self._each, -1)) for layer in self._layers]
+            self._layers = [layer.movedim(2, 1) for layer in split]
+        sizes = [layer[0].numel() * layer.element_size() // self._each for layer in self._layers]
         self._cuts = [int(end) for end in np.cumsum(sizes)]
         if self._cuts[-1] != self._size:
-            found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
+            found = f"an object has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
         if self._client is not None:
             self._apart = Apart(self._client, self._size)
@@ -107,7 +113,7 @@ class Copies:
                 self._end_apart(set(blocks), Landed(request, 0, 0.0, 0.0))
             else:
                 keys = self._names([key for key, _ in loads])
-                self._apart.add(request, keys, blocks, patience_s)
+                self._apart.add(request, keys, self._rows(blocks), patience_s)
         since_s = time.monotonic()
         if step.loads:
             self._load_step(step)
@@ -118,16 +124,15 @@ class Copies:
             self._lose({block for _, block in step.loads})
             return
         until_s = time.monotonic() + step.patience_s
-        count = max(1, LOAD_BYTES // self._size)
+        count = max(1, LOAD_BYTES // (self._size * self._each))
         for at in range(0, len(step.loads), count):
             self._end_load()
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
-            self._load = Load(
-                self._client, keys, [block for _, block in loads], parts_of(self._cuts), until_s
-            )
+            rows = self._rows([block for _, block in loads])
+            self._load = Load(self._client, keys, rows, parts_of(self._cuts), until_s)
             self._loaded = 0
-        self._loaded_bytes += len(step.loads) * self._size
+        self._loaded_bytes += len(step.loads) * self._size * self._each
         if not self._by_layer:
             self._end_load()
 
@@ -138,7 +143,7 @@ class Copies:
                 self._copy_in(load, layer)
             self._end_apart(load.lost(), landed)
             if load.late:
-                self.counts["load_late_blocks"] += len(load.blocks)
+                self.counts["load_late_blocks"] += len(set(load.blocks))
         over, self._over = self._over, set()
         return over
 
@@ -167,11 +172,10 @@ class Copies:
 
         rows = load.rows(self._cuts[layer])
         if rows:
-            blocks = torch.tensor([load.blocks[row] for row in rows])
             memory = load.memory if len(rows) == len(load.blocks) else load.memory[rows]
             target = self._layers[layer]
             part = self._part(torch.from_numpy(memory), layer)
-            target[blocks.to(target.device)] = part.to(target.device)
+            target[self._places(load.blocks, rows, target)] = part.to(target.device)
 
     def _end_load(self, *, unseen: bool = False) -> None:
         """Complete a load. `unseen`: the model did not wait for it, so all of it counts as lost."""
@@ -184,7 +188,7 @@ class Copies:
         self._lose(set(load.blocks) if unseen else lost)
         self._over_loads.append(load)
         if load.late:
-            self.counts["load_late_blocks"] += len(load.blocks)
+            self.counts["load_late_blocks"] += len(set(load.blocks))
         self._loaded = len(self._layers)
 
     def _lose(self, blocks: set[int]) -> None:
@@ -227,12 +231,13 @@ class Copies:
         for keys, blocks in step.saves if self._client is not None else []:
             pairs = zip(keys, blocks[-len(keys) :], strict=True)
             todo = [(key, block) for key, block in pairs if key not in self._saving]
-            if (len(todo) + len(self._saving)) * self._size > SAVE_BYTES:
+            if (len(todo) + len(self._saving)) * self._size * self._each > SAVE_BYTES:
                 self.counts["put_skipped"] += len(todo)
                 continue
-            self._begin_save(todo[:streams], blocks, streamed=True)
-            self._begin_save(todo[streams:], blocks, streamed=False)
-            streams -= min(streams, len(todo))
+            begun = min(streams // self._each, len(todo))
+            self._begin_save(todo[:begun], blocks, streamed=True)
+            self._begin_save(todo[begun:], blocks, streamed=False)
+            streams -= begun * self._each
 
     def _begin_save(
         self, todo: list[tuple[bytes, int]], parents: list[int], *, streamed: bool
@@ -241,7 +246,7 @@ class Copies:
 
         if not todo or self._client is None:
             return
-        memory = torch.empty((len(todo), self._size), dtype=torch.uint8)
+        memory = torch.empty((len(todo) * self._each, self._size), dtype=torch.uint8)
         save = _Save([key for key, _ in todo], [block for _, block in todo], parents, memory, None)
         self._saving.update(save.keys)
         if streamed:
@@ -252,12 +257,11 @@ class Copies:
 
     def _copy_out(self) -> None:
         """The next layer."""
-        import torch
-
         layer, source = self._saved, self._layers[self._saved]
         for save in self._saves:
-            blocks = torch.tensor(save.blocks).to(source.device)
-            self._part(save.memory, layer).copy_(source[blocks])
+            rows = self._rows(save.blocks)
+            places = self._places(rows, range(len(rows)), source)
+            self._part(save.memory, layer).copy_(source[places])
             if save.stream is not None:
                 save.stream.fill(self._cuts[layer])
         self._saved += 1
@@ -280,14 +284,33 @@ class Copies:
             )
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Of this worker's part of these blocks."""
-        return shards(keys, self._ranks)[self._rank :: self._ranks]
+        """Of this worker's parts of these blocks, block by block."""
+        names, first = shards(keys, self._parts), self._rank * self._each
+        if self._parts == self._each:
+            return names
+        blocks = range(first, len(names), self._parts)
+        return [name for at in blocks for name in names[at : at + self._each]]
+
+    def _rows(self, blocks: Sequence[int]) -> list[int]:
+        """The block of each of these blocks' objects."""
+        if self._each == 1:
+            return list(blocks)
+        return [block for block in blocks for _ in range(self._each)]
+
+    def _places(self, blocks: Sequence[int], rows: Sequence[int], memory: Any) -> tuple[Any, ...]:
+        """Where objects `rows`, of which each is of one of `blocks`, lie in a layer's memory."""
+        import torch
+
+        places = [torch.tensor([blocks[row] for row in rows])]
+        if self._each > 1:
+            places.append(torch.tensor([row % self._each for row in rows]))
+        return tuple(one.to(memory.device) for one in places)
 
     def _ended(self, keys: list[bytes]) -> Any:
         def ended(completion: Completion) -> None:
             self._saving.difference_update(keys)
             self._stored.extend(
-                key for key, done in zip(keys, completion.done, strict=True) if done
+                keys[row // self._each] for row, done in enumerate(completion.done) if done
             )
 
         return ended
@@ -297,7 +320,7 @@ class Copies:
         first = self._cuts[layer - 1] if layer else 0
         target = self._layers[layer]
         part = memory[:, first : self._cuts[layer]].view(target.dtype)
-        return part.view(len(memory), *target.shape[1:])
+        return part.view(len(memory), *target.shape[1 if self._each == 1 else 2 :])
 
     # ---- outcomes ----
 

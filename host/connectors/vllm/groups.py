@@ -25,13 +25,15 @@ WINDOWS = ("SlidingWindowSpec", "SlidingWindowMLASpec")
 @dataclass(frozen=True)
 class Group:
     """One group: the tokens of a block, the bytes of one of all its layers (one worker's), how many
-    tokens the next one sees, itself included (0: all), and whether it keeps latents (MLA)."""
+    tokens the next one sees, itself included (0: all), whether it keeps latents (MLA), and and
+    how many KV heads (one worker's) divide those of each layer."""
 
     block_tokens: int
     size: int
     window: int = 0
     names: tuple[str, ...] = ()
     latents: bool = False
+    heads: int = 0
 
     def first(self, tokens: int) -> int:
         """The first block that is needed after `tokens`; vLLM keeps none before it."""
@@ -41,7 +43,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Object:
-    """One object: a worker's part of a group's block. `unit`: its place among those asked for."""
+    """One object: a part of a group's block. `unit`: its place among those asked for."""
 
     key: bytes
     size: int
@@ -50,16 +52,17 @@ class Object:
 
 
 class Groups:
-    """All groups of a model, as `ranks` workers have them."""
+    """All groups of a model, as `ranks` workers have them. `parts`: objects of a block, of all
+    workers; 0: one for each worker."""
 
-    def __init__(self, groups: Sequence[Group], ranks: int = 1) -> None:
-        self._groups, self.ranks = tuple(groups), ranks
+    def __init__(self, groups: Sequence[Group], ranks: int = 1, parts: int = 0) -> None:
+        self._groups, self.ranks, self.parts = tuple(groups), ranks, parts or ranks
         self.unit = math.lcm(*(one.block_tokens for one in groups))
         self._each = [self.unit // one.block_tokens for one in groups]  # blocks of a unit
         self.whole = len(groups) > 1 or groups[0].window > 0
         """A prefix is loaded as a whole or not at all: vLLM cannot be told of single blocks that
         did not load, and it keeps none of a window from which a lost one could be computed."""
-        self.objects_per_unit = ranks * sum(self._each)
+        self.objects_per_unit = self.parts * sum(self._each)
         full = [one for one in groups if not one.window] or groups
         self.token_bytes = ranks * sum(one.size / one.block_tokens for one in full)
         """Of the KV that a longer prefix adds to a load."""
@@ -69,6 +72,10 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def size(self, group: int) -> int:
+        """Bytes of an object of a group."""
+        return self._groups[group].size * self.ranks // self.parts
 
     def keys(self, group: int, units: Sequence[bytes]) -> list[bytes]:
         """Of the group's blocks in these units, in order."""
@@ -84,10 +91,10 @@ class Groups:
     def objects(self, units: Sequence[bytes]) -> list[Object]:
         """All objects of these units."""
         found = []
-        for number, one in enumerate(self._groups):
-            names = shards(self.keys(number, units), self.ranks)
-            each = self._each[number] * self.ranks
-            found += [Object(name, one.size, number, at // each) for at, name in enumerate(names)]
+        for number in range(len(self._groups)):
+            names, size = shards(self.keys(number, units), self.parts), self.size(number)
+            each = self._each[number] * self.parts
+            found += [Object(name, size, number, at // each) for at, name in enumerate(names)]
         return found
 
     def objects_by_need(
@@ -162,7 +169,17 @@ def groups_of(kv_cache_config: Any) -> list[Group]:
             raise _refused(" and ".join(sorted(kinds)) or "no layers")
         size = sum(each[name].real_page_size_bytes for name in names)
         latents = any("MLA" in kind for kind in kinds)
-        found.append(Group(spec.block_size, size, windows.pop(), names, latents))
+        heads = [_heads_of(each[name]) for name in names]
+        found.append(
+            Group(
+                spec.block_size,
+                size,
+                windows.pop(),
+                names,
+                latents,
+                math.gcd(*heads) if all(heads) else 0,
+            )
+        )
     return found
 
 
@@ -172,6 +189,12 @@ def _refused(what: str) -> BadInput:
         "OffstageConnector",
         "leave this connector out",
     )
+
+
+def _heads_of(spec: Any) -> int:
+    """KV heads of a layer, where vLLM's memory has a place for each; else 0."""
+    heads, slots = getattr(spec, "num_kv_heads", 0), getattr(spec, "num_head_slots", None)
+    return int(heads) if slots in (None, heads) else 0
 
 
 def _window_of(spec: Any) -> int:

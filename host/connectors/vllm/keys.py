@@ -32,9 +32,8 @@ def salt_of(request: Any, adapter: Weights | None = None) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
-def shards(keys: Sequence[bytes], ranks: int) -> list[bytes]:
-    """Keys of the parts that each of `ranks` workers has of these blocks, block by block; with one
-    worker, the blocks' keys."""
-    if ranks == 1:
+def shards(keys: Sequence[bytes], parts: int) -> list[bytes]:
+    """Keys of the `parts` of these blocks, block by block; of a single one, the block's key."""
+    if parts == 1:
         return list(keys)
-    return [key + rank.to_bytes(2, "big") for key in keys for rank in range(ranks)]
+    return [key + part.to_bytes(2, "big") for key in keys for part in range(parts)]

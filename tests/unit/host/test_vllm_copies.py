@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm_stand_ins import Memory, one_step
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
@@ -19,52 +20,6 @@ from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.keys import shards
 from offstage.host.connectors.vllm.steps import Step, There
 from offstage.host.model.identity import digest_of, files_of
-
-
-class Memory:
-    """A stand-in for an object client: objects by key; absent ones cannot be read. Reads land a
-    part at a time, at the call of `land`; `order` is the order of events."""
-
-    streams_max = 8
-
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.unended: list[Any] = []
-        self.order: list[str] = []
-
-    def put(self, keys: list[bytes], buffers: Any, *, tell: Any) -> None:
-        self.objects.update((key, bytes(one)) for key, one in zip(keys, buffers, strict=True))
-        self.unended.append((keys, tell))
-
-    def stream(self, keys: list[bytes], buffers: Any, *, tell: Any) -> Any:
-        def drop() -> None:
-            tell(Completion(1, (State.ABSENT,) * len(keys), ()))
-
-        return SimpleNamespace(
-            fill=lambda size: self.order.append(f"sent {size}"),
-            drop=drop,
-            commit=lambda: self.put(keys, buffers, tell=tell),
-        )
-
-    def get(
-        self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any, within_s: float
-    ) -> None:
-        lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
-        for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
-            buffer[:] = 99 if row in lost else list(self.objects[key])
-        for part in range(len(cuts)):
-            landed(part, lost)
-        states = (State.UNREADABLE if row in lost else State.DONE for row in range(len(keys)))
-        tell(Completion(1, tuple(states), ()))
-
-
-def one_step(worker: Copies, step: Step) -> None:
-    """Run one step as vLLM does, with two layers."""
-    worker.load(step)
-    for layer in range(2):
-        worker.wait_for(layer)
-        worker.save_layer(step, layer)
-    worker.end(step)
 
 
 def copies(
@@ -198,7 +153,7 @@ def test_no_worker_stores_what_another_could_not_load(by_layer: bool) -> None:
     memory, failed = Memory(), [set[int](), {1}]
     workers = [
         copies(
-            memory, 0, by_layer, rank=rank, ranks=2, agree=lambda mine: failed[0] | failed[1] | mine
+            memory, 0, by_layer, rank=rank, parts=2, agree=lambda mine: failed[0] | failed[1] | mine
         )[0]
         for rank in range(2)
     ]

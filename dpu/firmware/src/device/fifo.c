@@ -54,3 +54,12 @@ ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item)
 	fifo->items[tail >= fifo->capacity ? tail - fifo->capacity : tail] = item;
 	fifo->count++;
 }
+
+void
+ofs_fifo_give_first(struct ofs_fifo *fifo, uint32_t item)
+{
+	assert(item < fifo->capacity && fifo->count < fifo->capacity);
+	fifo->head = fifo->head == 0 ? fifo->capacity - 1 : fifo->head - 1;
+	fifo->items[fifo->head] = item;
+	fifo->count++;
+}

@@ -23,5 +23,6 @@ void ofs_fifo_close(struct ofs_fifo *fifo);
 uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */
 uint32_t ofs_fifo_take(struct ofs_fifo *fifo);
 void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
+void ofs_fifo_give_first(struct ofs_fifo *fifo, uint32_t item); /* it is the next to be taken */
 
 #endif

@@ -63,7 +63,7 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 	record = (uint8_t *)device->bounces.memory.base + (uint64_t)bounce * device->record_size_bytes;
 	if (ofs_checksum_copy(record, ofs_device_put_window(device, write->port, sqe), sqe->length)
 		!= sqe->checksum) {
-		ofs_fifo_give(&device->bounces.free, bounce);
+		ofs_fifo_give_first(&device->bounces.free, bounce);
 		return -EBADMSG;
 	}
 	/* Bytes of another tenant's block must not reach this one's slots. */

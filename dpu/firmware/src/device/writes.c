@@ -83,7 +83,7 @@ end_write(struct ofs_device *device, uint32_t index, int rc)
 	} else {
 		answer_put(device, write, rc);
 		if (write->bounce != OFS_NONE)
-			ofs_fifo_give(&device->bounces.free, write->bounce);
+			ofs_fifo_give_first(&device->bounces.free, write->bounce);
 		if (write->port != OFS_NONE)
 			device->ports.entries[write->port].puts_in_flight--;
 	}

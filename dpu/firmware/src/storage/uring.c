@@ -10,7 +10,7 @@
  * wait: an idle poll makes no system call. Unregistered memory works through the plain opcodes. A
  * short transfer is continued, EAGAIN and EINTR are retried, both a bounded number of times. A
  * write names the stream of its placement handle, which the kernel passes on to a drive that has
- * some.
+ * some. Writes through the page cache wait for each other and are joined: uring_writes.c.
  */
 #include "internal.h"
 
@@ -43,17 +43,33 @@ uring_stream(const struct uring *uring, uint32_t lifetime)
 	return count == 0 ? 0 : 1 + (int)ofs_storage_handle(lifetime, count);
 }
 
-static void
-uring_prepare(struct uring *uring, uint32_t slot_index)
+struct io_uring_sqe *
+ofs_uring_entry(struct uring *uring)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+	assert(sqe != NULL); /* the ring has an entry for everything in flight */
+	uring->entry_count++;
+	return sqe;
+}
+
+void
+ofs_uring_mark_write(const struct uring *uring, struct io_uring_sqe *sqe, const struct ofs_io *io)
+{
+	sqe->rw_flags = io->flags & OFS_STORAGE_DURABLE ? RWF_DSYNC : 0;
+	sqe->splice_fd_in = uring_stream(uring, io->lifetime);
+}
+
+void
+ofs_uring_prepare(struct uring *uring, uint32_t slot_index)
 {
 	struct uring_slot *slot = &uring->slots[slot_index];
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+	struct io_uring_sqe *sqe = ofs_uring_entry(uring);
 	uint8_t *buffer = (uint8_t *)slot->io.buffer + slot->moved_bytes;
 	uint32_t size_bytes = slot->io.size_bytes - slot->moved_bytes;
 	uint64_t offset = slot->io.offset + slot->moved_bytes;
 	int piece;
 
-	assert(sqe != NULL); /* the ring has an entry for everything in flight */
 	if (slot->io.op == OFS_STORAGE_SYNC) {
 		io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
 	} else {
@@ -66,10 +82,8 @@ uring_prepare(struct uring *uring, uint32_t slot_index)
 			io_uring_prep_write_fixed(sqe, 0, buffer, size_bytes, offset, piece);
 		else
 			io_uring_prep_write(sqe, 0, buffer, size_bytes, offset);
-		if (slot->io.op == OFS_STORAGE_WRITE) {
-			sqe->rw_flags = slot->io.flags & OFS_STORAGE_DURABLE ? RWF_DSYNC : 0;
-			sqe->splice_fd_in = uring_stream(uring, slot->io.lifetime);
-		}
+		if (slot->io.op == OFS_STORAGE_WRITE)
+			ofs_uring_mark_write(uring, sqe, &slot->io);
 	}
 	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE); /* entry 0 of the file table */
 	io_uring_sqe_set_data64(sqe, slot_index);
@@ -99,10 +113,19 @@ uring_flush(struct uring *uring, int get_events)
 	uring_enable(uring);
 	if (queued == 0)
 		return;
-	if (queued == uring->base.stats.in_flight)
+	if (queued == uring->entry_count)
 		ofs_storage_starts(&uring->base, ofs_clock_now_ns(uring->base.clock));
 	rc = get_events ? io_uring_submit_and_get_events(&uring->ring) : io_uring_submit(&uring->ring);
 	assert(rc != -EEXIST || uring->closing); /* polled by a thread other than the ring's */
+}
+
+static void
+uring_begin(struct uring *uring, uint32_t slot_index)
+{
+	if (ofs_uring_joins(uring, &uring->slots[slot_index].io))
+		ofs_uring_write(uring, slot_index);
+	else
+		ofs_uring_prepare(uring, slot_index);
 }
 
 static int
@@ -119,13 +142,13 @@ uring_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	slot_index = uring->free_slots[--uring->free_count];
 	uring->slots[slot_index] = (struct uring_slot){.io = *io};
 	storage->stats.in_flight++;
-	uring_prepare(uring, slot_index);
+	uring_begin(uring, slot_index);
 	if (io_uring_sq_ready(&uring->ring) >= URING_WAITING_MAX)
 		uring_flush(uring, 0);
 	return 0;
 }
 
-/* 1 when the I/O is complete and *result is set, 0 when it was queued again. */
+/* 1 when the I/O is complete and *result is set, 0 when it is to be queued again. */
 static int
 uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *result)
 {
@@ -147,10 +170,24 @@ uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *resul
 		if (count == 0 || slot->moved_bytes % uring->base.lba_size_bytes != 0)
 			return 1;
 	}
-	if (++slot->retries > URING_RETRIES_MAX)
-		return 1;
-	uring_prepare(uring, slot_index);
-	return 0;
+	return ++slot->retries > URING_RETRIES_MAX;
+}
+
+/* The kernel has ended what it was given of a slot: whether its I/O has ended. */
+static int
+uring_end(struct uring *uring, uint32_t slot_index, struct ofs_io_done *done)
+{
+	const struct ofs_io *io = &uring->slots[slot_index].io;
+	int64_t result;
+
+	if (!uring_finish(uring, slot_index, uring->slots[slot_index].count, &result)) {
+		uring_begin(uring, slot_index);
+		return 0;
+	}
+	*done = (struct ofs_io_done){io->user, result};
+	ofs_storage_count(&uring->base, io->op, result);
+	uring->free_slots[uring->free_count++] = slot_index;
+	return 1;
 }
 
 /* Clears the eventfd on each change from busy to idle, and at intervals while idle, because the
@@ -166,37 +203,37 @@ uring_clear_event(struct uring *uring)
 	(void)!eventfd_read(uring->event_fd, &ignored);
 }
 
+/* Takes completions of the kernel: what they are of stands in `ended`. */
+static unsigned int
+uring_reap(struct uring *uring)
+{
+	struct io_uring_cqe *cqes[URING_BATCH_MAX];
+	unsigned int ready = io_uring_peek_batch_cqe(&uring->ring, cqes, URING_BATCH_MAX);
+
+	for (unsigned int i = 0; i < ready; i++)
+		ofs_uring_ended(uring, (uint32_t)io_uring_cqe_get_data64(cqes[i]), cqes[i]->res);
+	io_uring_cq_advance(&uring->ring, ready);
+	uring->harvested += ready;
+	return ready;
+}
+
 static int
 uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
 	struct uring *uring = (struct uring *)storage;
-	struct io_uring_cqe *cqes[URING_BATCH_MAX];
-	unsigned int ready;
+	uint32_t slot_index;
 	int count = 0;
 
 	uring_flush(uring, 1);
-	if (max > URING_BATCH_MAX)
-		max = URING_BATCH_MAX;
-	ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
-	if (ready == 0) {
+	if (uring_reap(uring) == 0) {
 		uring_clear_event(uring);
 		/* A completion between the peek and the clearing would lose its signal: peek again. */
-		ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
+		(void)uring_reap(uring);
 	}
-	for (unsigned int i = 0; i < ready; i++) {
-		uint32_t slot_index = (uint32_t)io_uring_cqe_get_data64(cqes[i]);
-		const struct ofs_io *io = &uring->slots[slot_index].io;
-		int64_t result;
-
-		if (!uring_finish(uring, slot_index, cqes[i]->res, &result))
-			continue;
-		done[count++] = (struct ofs_io_done){io->user, result};
-		ofs_storage_count(storage, io->op, result);
-		uring->free_slots[uring->free_count++] = slot_index;
-	}
-	io_uring_cq_advance(&uring->ring, ready);
-	uring->harvested += ready;
-	uring_flush(uring, 1); /* what was queued again */
+	while (count < max && (slot_index = ofs_uring_pop(uring, &uring->ended)) != URING_NONE)
+		count += uring_end(uring, slot_index, &done[count]);
+	ofs_uring_write_more(uring);
+	uring_flush(uring, 1); /* what was queued now */
 	return count;
 }
 
@@ -233,7 +270,7 @@ uring_drain(struct uring *uring)
 		if (uring->base.stats.in_flight == 0)
 			return;
 		uring_flush(uring, 1);
-		if (uring->base.stats.in_flight == io_uring_sq_ready(&uring->ring))
+		if (uring->entry_count == io_uring_sq_ready(&uring->ring))
 			return;
 		if (uring_poll(&uring->base, done, URING_BATCH_MAX) == 0)
 			nanosleep(&pause, NULL);
@@ -287,6 +324,7 @@ uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < depth; i++)
 		uring->free_slots[uring->free_count++] = depth - 1 - i;
+	ofs_uring_open_writes(uring);
 	return 0;
 }
 

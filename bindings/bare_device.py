@@ -39,6 +39,9 @@ class BareConfig:
     session_max: int = 8
     backend: str = "sim"
     path: str = ""
+    direct: bool = False
+    """Past the page cache, in blocks of 4 KiB."""
+    queue_depth: int = 128
     store_size_bytes: int = 64 * MIB
     nvme: str = "gen5-tlc"
     prefetchers: int = 0
@@ -194,7 +197,7 @@ class BareDevice:
 
 
 def _fill(config: BareConfig, simulated: bool) -> Any:
-    lba = 512
+    lba = 4096 if config.direct else 512
     filled: Any = ffi.new("struct ofs_device_config *")
     core, storage, store = filled.core, filled.storage, filled.store
     core.seed, core.tenant_max, core.session_max = config.seed, 1, config.session_max
@@ -210,8 +213,9 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     policy.hint_scores_max, policy.hint_every_steps, policy.hint_score_bits = config.hints
     storage.backend, storage.path = config.backend.encode(), config.path.encode()
     storage.size_bytes, storage.lba_size_bytes = config.store_size_bytes, lba
-    storage.queue_depth_max, storage.thread_count, storage.seed = 128, 2, config.seed
-    storage.nvme = preset(config.nvme).params
+    storage.queue_depth_max, storage.thread_count = config.queue_depth, 2
+    storage.seed = config.seed
+    storage.nvme, storage.direct = preset(config.nvme).params, config.direct
     store.payload_size_bytes, store.layer_count = config.payload_size_bytes, config.layer_count
     store.tenant_max, store.segment_size_bytes = 1, max(MIB, 8 * config.payload_size_bytes)
     store.io_max, store.reserve_segments, store.format = 64, 1, 1

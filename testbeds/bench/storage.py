@@ -19,14 +19,12 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.notes import Note
-from offstage.bindings.outside import said_json
 from offstage.bindings.storage import (
     SPIN_ALWAYS_NS,
     WRITE,
@@ -40,7 +38,8 @@ from offstage.bindings.storage import (
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
 from offstage.bindings.units import format_size
-from offstage.testbeds.beds.said import ask
+from offstage.testbeds.bench.drive_values import drive_values
+from offstage.testbeds.bench.fio import SPIN, fio_reads, fio_version
 from offstage.testbeds.bench.storage_result import (
     BLOCK_BYTES,
     CASES,
@@ -59,6 +58,7 @@ from offstage.testbeds.bench.storage_result import (
     StorageResult,
     rows_of,
     rows_of_drive,
+    rows_of_values,
 )
 
 __all__ = ["bench_storage"]
@@ -68,11 +68,15 @@ FILE_SIZE_BYTES = 2 * GIB
 SECTOR_BYTES = 512
 FILL_BLOCK_BYTES = MIB
 EMULATED_SIZE_BYTES = 256 * MIB
-FIO_TIMEOUT_S = 300
 HUGE_PAGE_BYTES = 2 * MIB
 FIO_SPARE_BYTES = 2 * HUGE_PAGE_BYTES  # fio maps more than it reads into
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-SPIN = "--iodepth_batch_complete_min=0"  # at larger depths this keeps fio's queue from filling
+
+ONLY_READ = Note(
+    "no-values",
+    "no values: a file that exists is only read",
+    "name a path that does not exist yet",
+)
 
 Say = Callable[[str], None]
 
@@ -114,7 +118,13 @@ def bench_storage(
             cases, notes = _cases(file, () if entries_only else CASES, rounds, seed, scale, say)
             granules = Granules() if entries_only else _granules(file, rounds, seed, scale, say)
         entries, more = _entries(file, rounds, seed, scale, say)
-        version = _fio_version()
+        notes += more
+        values = None
+        if created and not entries_only:
+            values = drive_values(file, rounds, seed, scale, say)
+        elif not entries_only:
+            notes.append(ONLY_READ)
+        version = fio_version()
     finally:
         if created:
             file.unlink(missing_ok=True)
@@ -122,46 +132,19 @@ def bench_storage(
     emulated = [_emulated(nvme_preset(name), seed, scale, say) for name in drives]
     return StorageResult(
         cases=cases,
-        notes=[*notes, *more],
+        notes=notes,
         emulated=emulated,
         granules=granules,
         entries=entries,
+        values=values,
         reference=f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1, iomem shared",
         path=str(file),
         rounds=rounds,
         seed=seed,
         rows=[row for one in [*cases, *entries] for row in rows_of(one)]
+        + ([] if values is None else rows_of_values(values))
         + [row for one in emulated for row in rows_of_drive(one)],
     )
-
-
-class _Percentile(msgspec.Struct):
-    p50: float = msgspec.field(name="50.000000")
-    p99: float = msgspec.field(name="99.000000")
-
-
-class _Latency(msgspec.Struct):
-    percentile: _Percentile
-
-
-class _Read(msgspec.Struct):
-    io_bytes: int
-    runtime: Annotated[float, msgspec.Meta(gt=0)]
-    lat_ns: _Latency
-
-
-class _Job(msgspec.Struct):
-    read: _Read
-
-
-class _Report(msgspec.Struct):
-    """The parts of fio's report that are used: `runtime` in ms."""
-
-    jobs: Annotated[list[_Job], msgspec.Meta(min_length=1)]
-
-
-def _fio_version() -> str:
-    return ask(["fio", "--version"], "bench storage", "run fio", FIO_TIMEOUT_S)[0].decode().strip()
 
 
 def _open(file: Path, queue_depth: int, size_bytes: int = 0, lba_bytes: int = 4 * KIB) -> Storage:
@@ -256,11 +239,11 @@ def _measured(
     spinning: list[float] = []
     for number in range(rounds):
         # A B, B A, A B ...: the second side finds the state that the first left behind.
-        sides = (_ours, _fio) if number % 2 == 0 else (_fio, _ours)
+        sides = (_ours, fio_reads) if number % 2 == 0 else (fio_reads, _ours)
         samples = {side: side(file, case, buffer, count, seed + number) for side in sides}
-        pairs.append((samples[_ours], samples[_fio]))
+        pairs.append((samples[_ours], samples[fio_reads]))
         if case.queue_depth == 1:
-            fio = _fio(file, case, buffer, count, seed + number, SPIN)
+            fio = fio_reads(file, case, buffer, count, seed + number, SPIN)
             spinning.append(samples[_ours].latency_ns_p50 / fio.latency_ns_p50)
     bandwidth = [ours.bytes_per_s / fio.bytes_per_s for ours, fio in pairs]
     latency = [ours.latency_ns_p50 / fio.latency_ns_p50 for ours, fio in pairs]
@@ -331,14 +314,6 @@ def _sample(
 def _emulated_drives() -> list[str]:
     """Those without schedulers: the cards of the others are computed (`offstage drive presets`)."""
     return [name for name in nvme_presets() if not nvme_preset(name).params["scheduled"]]
-
-
-def _sizes(case: Case) -> list[str]:
-    """As ours are: of two sizes half of each, beginning where the smaller may."""
-    if not case.other_bytes:
-        return [f"--bs={case.block_bytes}"]
-    split = f"--bssplit={case.block_bytes}/50:{case.other_bytes}/50"
-    return [split, f"--blockalign={case.other_bytes}"]
 
 
 def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Granules:
@@ -415,37 +390,6 @@ def _entries(
             )
         )
     return found, []
-
-
-def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: str) -> Sample:
-    iomem = "mmaphuge" if buffer.reserved else "mmapshared"
-    command = [
-        "fio",
-        "--name=reference",
-        f"--filename={file}",
-        "--readonly",
-        "--ioengine=io_uring",
-        "--direct=1",
-        "--rw=randread",
-        "--norandommap",
-        "--fixedbufs=1",
-        "--registerfiles=1",
-        f"--iomem={iomem}:{buffer.path}",
-        *_sizes(case),
-        f"--iodepth={case.queue_depth}",
-        f"--number_ios={count}",
-        f"--io_size={count * max(case.block_bytes, case.other_bytes)}",
-        f"--size={file.stat().st_size // case.block_bytes * case.block_bytes}",
-        f"--randseed={seed}",
-        "--lat_percentiles=1",
-        "--output-format=json",
-        *more,
-    ]
-    said, complaint = ask(command, str(file), "run fio", FIO_TIMEOUT_S)
-    said = said[max(said.find(b"{"), 0) :]  # after its log lines
-    read = said_json(said, complaint, str(file), "run fio", _Report).jobs[0].read
-    found = read.lat_ns.percentile
-    return Sample(read.io_bytes * 1e3 / read.runtime, found.p50, found.p99)
 
 
 def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> Drive:

@@ -22,13 +22,17 @@ __all__ = [
     "GranuleDrive",
     "GranuleFigures",
     "Granules",
+    "Moved",
     "Sample",
     "StorageResult",
+    "ValueFigures",
     "rows_of",
     "rows_of_drive",
+    "rows_of_values",
 ]
 
 KIB = 1 << 10
+VALUE_LOAD_RATIO_MIN = 0.95
 LATE_SHARE_MIN = 0.01  # from this share of reads later than the model's time on, a note says so
 
 
@@ -114,6 +118,27 @@ class EntryFigures(CaseFigures, kw_only=True, omit_defaults=True):
     modelled_reads_per_s: dict[str, float]
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """Bytes/s of the drive, ours and fio's, medians; and the ratios of a round."""
+
+    ours: float
+    fio: float
+    ratio: float
+    ratio_range: tuple[float, float]
+
+
+class ValueFigures(msgspec.Struct, kw_only=True):
+    """Values loaded and stored past the page cache, and fio's reads and writes of as many records
+    at the same depth."""
+
+    value_bytes: int
+    record_bytes: int
+    queue_depth: int
+    count: int
+    load: Moved
+    store: Moved
+
+
 class GranuleDrive(msgspec.Struct, frozen=True):
     """A part of a block against the whole, on a preset's drive."""
 
@@ -160,6 +185,8 @@ class StorageResult(BenchResult, kw_only=True):
     granules: Granules
     entries: list[EntryFigures] = msgspec.field(default_factory=list)
     """Empty where the file system reads no sectors of 512 B with O_DIRECT; a note says so."""
+    values: ValueFigures | None = None
+    """None where the bench may only read; a note says so."""
     reference: str
     path: str
     rounds: int
@@ -200,6 +227,22 @@ def rows_of(one: CaseFigures) -> list[Row]:
             one.latency_ratio,
             None if most is None else aimed(one.latency_ratio, "<=", most),
         ),
+    ]
+
+
+def rows_of_values(one: ValueFigures) -> list[Row]:
+    """Loads, with their aim, and stores."""
+    name = f"values of {format_size(one.value_bytes)} depth {one.queue_depth},"
+    return [
+        Row(
+            f"{name} load",
+            "bytes/s",
+            one.load.ours,
+            one.load.fio,
+            one.load.ratio,
+            aimed(one.load.ratio, ">=", VALUE_LOAD_RATIO_MIN),
+        ),
+        Row(f"{name} store", "bytes/s", one.store.ours, one.store.fio, one.store.ratio),
     ]
 
 

@@ -80,8 +80,9 @@ def storage(
     the few it needs if it may, else those rows are missing with a note. Emulated drives stand next
     to the figures published for them. Then one of four granules of a 32 KiB block against the whole
     block, and single entries of a model that selects them: 512 B, 1,152 B and 4 KiB in whole
-    sectors, beside the rates that the drive model says. With --backend spdk: our side and
-    spdk_nvme_perf on one target, over TCP and vfio-user.
+    sectors, beside the rates that the drive model says. Then values of a device past the page
+    cache, stored and loaded in a file beside it, where the bench made the file. With --backend
+    spdk: our side and spdk_nvme_perf on one target, over TCP and vfio-user.
     """
     if backend is Backend.spdk:
         from offstage.testbeds.bench.spdk import bench_spdk

@@ -37,20 +37,23 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
         found = bench_storage(tmp_path / "f", rounds=1, scale=0.01, file_size_bytes=64 * MIB)
     except OffstageError as error:
         pytest.skip(str(error))  # no io_uring or no O_DIRECT; the line says which
-    assert not (tmp_path / "f").exists()
+    assert not list(tmp_path.iterdir())  # neither the file nor those beside it
     pages = [one.pages for one in found.cases]
     assert pages.count("base pages") == 2
     huge = pages.count("reserved huge pages")
     assert len(pages) == 2 + huge
-    assert bool(found.notes) == (huge < 2)  # a note says where huge pages were not available
+    assert len(found.notes) == (huge < 2)  # a note says where huge pages were not available
     published = sum(len(drive.figures) for drive in found.emulated)
     drives = {name for name in presets() if not preset(name).params["scheduled"]}
     assert published == 3 * len(drives) - 1  # of one drive no rate of 4 KiB is published
-    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + published + 6
+    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + published + 6 + 2
     assert [one.entry_bytes for one in found.entries] == [512, 1152, 4096]
     for entry in found.entries:  # whole sectors, and the model's rate of that many bytes
         assert entry.block_bytes % 512 == 0 and 0 <= entry.block_bytes - entry.entry_bytes < 512
         assert entry.modelled_reads_per_s["gen5-tlc"] == pytest.approx(3.3e6, rel=0.01)
+    assert found.values is not None and found.values.record_bytes == 33 * 4096  # with a trailer
+    for moved in (found.values.load, found.values.store):
+        assert moved.ratio == pytest.approx(moved.ours / moved.fio)
     for one in found.cases:
         assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)
         assert (one.latency_ratio_fio_spinning is not None) == (one.queue_depth == 1)
@@ -62,5 +65,7 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench, "CASES", bench.CASES[1:])
     kept = tmp_path / "kept"
     kept.write_bytes(b"\x11" * (8 * MIB))
-    bench_storage(kept, rounds=1, scale=0.01)
+    only_read = bench_storage(kept, rounds=1, scale=0.01)
+    assert only_read.values is None and "no-values" in [note.code for note in only_read.notes]
+    assert list(tmp_path.iterdir()) == [kept]
     assert kept.read_bytes() == b"\x11" * (8 * MIB)

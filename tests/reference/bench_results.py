@@ -102,26 +102,15 @@ CASES = [
     for depth, pages, ratio in ((32, "base pages", 1.0), (1, "reserved huge pages", 1.2))
 ]
 DRIVE = storage.Drive("gen5-tlc", {"read_iops": storage.Cited(1e6, 3.3e6, 0.3, 0.98)})
-VALUES = storage.ValueFigures(
-    value_bytes=1 << 19,
-    record_bytes=33 << 12,
-    queue_depth=32,
-    count=256,
-    load=storage.Moved(1.7e9, 1.731e9, 0.98, (0.97, 1.0)),
-    store=storage.Moved(1.1e9, 1.0e9, 1.1, (1.0, 1.2)),
-)
 STORAGE = storage.StorageResult(
     cases=CASES,
     emulated=[DRIVE],
     granules=storage.Granules(),
-    values=VALUES,
     reference="fio",
     path="file",
     rounds=2,
     seed=1,
-    rows=[row for one in CASES for row in storage.rows_of(one)]
-    + storage.rows_of_values(VALUES)
-    + storage.rows_of_drive(DRIVE),
+    rows=[row for one in CASES for row in storage.rows_of(one)] + storage.rows_of_drive(DRIVE),
 )
 FLAT = [
     core.Flat(

@@ -55,7 +55,7 @@ io_uring_submit_and_get_events(struct io_uring *ring)
 }
 #endif
 
-struct world {
+struct join_world {
 	struct ofs_storage *storage;
 	struct ofs_clock clock;
 	uint8_t *memory;
@@ -64,7 +64,7 @@ struct world {
 };
 
 static int
-world_open(struct world *world, const char *path)
+world_open(struct join_world *world, const char *path)
 {
 	struct ofs_storage_config config = {.backend = "io_uring",
 		.size_bytes = BLOCK * BLOCKS,
@@ -81,14 +81,14 @@ world_open(struct world *world, const char *path)
 }
 
 static void
-world_close(struct world *world)
+world_close(struct join_world *world)
 {
 	ofs_storage_close(world->storage);
 	free(world->memory);
 }
 
 static void
-submit(struct world *world, uint32_t number, uint32_t block, uint8_t value, uint16_t flags)
+submit(struct join_world *world, uint32_t number, uint32_t block, uint8_t value, uint16_t flags)
 {
 	struct ofs_io io = {.user = number,
 		.offset = (uint64_t)block * BLOCK,
@@ -103,7 +103,7 @@ submit(struct world *world, uint32_t number, uint32_t block, uint8_t value, uint
 
 /* Polls for `max` at a time until nothing is in flight. */
 static void
-finish(struct world *world, int max)
+finish(struct join_world *world, int max)
 {
 	struct ofs_io_done done[DEPTH];
 
@@ -133,7 +133,7 @@ expect_block(const char *path, uint32_t block, uint8_t value)
 static void
 try_order(const char *path, int max)
 {
-	struct world world;
+	struct join_world world;
 	uint32_t number = 0;
 
 	if (!world_open(&world, path))
@@ -169,7 +169,7 @@ static void
 try_limit(const char *path)
 {
 	struct rlimit before, limit;
-	struct world world;
+	struct join_world world;
 
 	if (!world_open(&world, path))
 		return;
@@ -196,7 +196,7 @@ try_limit(const char *path)
 static void
 try_close(const char *path)
 {
-	struct world world;
+	struct join_world world;
 
 	if (!world_open(&world, path))
 		return;

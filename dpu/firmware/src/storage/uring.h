@@ -1,9 +1,10 @@
 /*
  * uring.h: one storage over io_uring, and its table of fixed buffers.
  *
- * Model: uring.c owns the ring and what is in flight, uring_memory.c the kernel's buffer table,
- * uring_writes.c writes through the page cache. All run on the ring's thread. An I/O is a slot; what
- * the kernel is given is an *entry*: a slot, or a group of slots that one write has.
+ * Model: uring.c owns the ring and what is in flight, uring_entry.c fills entries of the ring,
+ * uring_memory.c owns the kernel's buffer table, uring_writes.c writes through the page cache. All
+ * run on the ring's thread. An I/O is a slot; what the kernel is given is an *entry*: a slot, or a
+ * group of slots that one write has.
  */
 #ifndef OFS_STORAGE_URING_H
 #define OFS_STORAGE_URING_H
@@ -75,15 +76,13 @@ struct uring {
 	uint32_t unregistered; /* ranges that could not be registered */
 };
 
-/* uring.c: a new entry, which the next flush gives to the kernel; one that has a slot's I/O; and the
- * flags and stream of a write. */
+/* uring_entry.c: a new entry; one that has a slot's I/O; and the flags and stream of a write. */
 struct io_uring_sqe *ofs_uring_entry(struct uring *uring);
 void ofs_uring_prepare(struct uring *uring, uint32_t slot_index);
 void ofs_uring_mark_write(const struct uring *uring, struct io_uring_sqe *sqe,
 	const struct ofs_io *io);
 
-/* uring_writes.c: lists of slots. URING_NONE: it is empty. */
-void ofs_uring_push(struct uring *uring, struct uring_list *list, uint32_t slot_index);
+/* uring_writes.c: takes a slot from a list. URING_NONE: it is empty. */
 uint32_t ofs_uring_pop(struct uring *uring, struct uring_list *list);
 void ofs_uring_open_writes(struct uring *uring);
 /* Whether an I/O waits for others and is joined to them. */

@@ -18,8 +18,8 @@
 
 #define GROUP_SIZE_BYTES_MAX (1u << 20) /* the first of a group waits for the last */
 
-void
-ofs_uring_push(struct uring *uring, struct uring_list *list, uint32_t slot_index)
+static void
+push(struct uring *uring, struct uring_list *list, uint32_t slot_index)
 {
 	uring->slots[slot_index].next = URING_NONE;
 	if (list->first == URING_NONE)
@@ -100,7 +100,7 @@ unhold(struct uring *uring, const struct uring_group *group)
 		if (taken < group->count && group->slots[taken] == slot_index)
 			taken++;
 		else
-			ofs_uring_push(uring, &kept, slot_index);
+			push(uring, &kept, slot_index);
 	uring->held = kept;
 }
 
@@ -141,7 +141,7 @@ ofs_uring_write_more(struct uring *uring)
 void
 ofs_uring_write(struct uring *uring, uint32_t slot_index)
 {
-	ofs_uring_push(uring, &uring->held, slot_index);
+	push(uring, &uring->held, slot_index);
 	ofs_uring_write_more(uring);
 }
 
@@ -155,7 +155,7 @@ share_out(struct uring *uring, const struct uring_group *group, int count)
 
 		slot->count = count >= size ? size : count > 0 ? count : -EAGAIN;
 		count -= size;
-		ofs_uring_push(uring, &uring->ended, group->slots[i]);
+		push(uring, &uring->ended, group->slots[i]);
 	}
 }
 
@@ -173,7 +173,7 @@ ofs_uring_ended(struct uring *uring, uint32_t entry, int count)
 		share_out(uring, group, count);
 	} else {
 		uring->slots[entry].count = count;
-		ofs_uring_push(uring, &uring->ended, entry);
+		push(uring, &uring->ended, entry);
 	}
 	if (group == NULL)
 		return;

@@ -48,6 +48,9 @@ ROOM_BLOCKS = 64
 DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
 """Gets (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
 
+Foretold = tuple[HostSession, Token, tuple[NDArray[np.uint16] | None, NDArray[np.int32]]]
+"""A session and its token, scores of all stored blocks for the tier, and the ordinals to fetch."""
+
 
 def _stored_scores(
     session: HostSession, blocks: DeviceSelector, query: NDArray[np.float32]
@@ -148,21 +151,18 @@ class Decoder:
             self._send(coming, member, record)
         return coming
 
-    def begin_predicted(
-        self,
-        session: HostSession,
-        token: Token,
-        layer: int,
-        ordinals: NDArray[np.int32],
-        record: AgentRecord,
-        hint: NDArray[np.uint16] | None = None,
-    ) -> Coming:
-        """Start fetching these blocks for a later layer, or of one that is not attended. Pass the
-        result to `end_predicted` before the layer's `begin`. `hint`: scores for the tier."""
-        member = self._member(session, token, layer, np.empty(0, np.float32), hint, ordinals)
-        coming = Coming(layer, [member], early=True)
-        if member.missing.size:
-            self._send(coming, member, record)
+    def begin_predicted(self, batch: Sequence[Foretold], layer: int, record: AgentRecord) -> Coming:
+        """Start fetching blocks of each session for a later layer, or of one that is not attended.
+        Pass the result to `end_predicted` before the layer's `begin`."""
+        none = np.empty(0, np.float32)
+        members = [
+            self._member(session, token, layer, none, hint, ordinals)
+            for session, token, (hint, ordinals) in batch
+        ]
+        coming = Coming(layer, members, early=True)
+        for member in members:
+            if member.missing.size:
+                self._send(coming, member, record)
         return coming
 
     def end_predicted(self, coming: Coming, record: AgentRecord) -> None:

@@ -68,9 +68,16 @@ class LayerAttention(Protocol):
 class SessionsAttention(Protocol):
     """Attention of the newest token of each of several sessions, called layer by layer."""
 
-    def attend_together(self, layer: int, queries: Sequence[Any], entries: Sequence[Any]) -> Any:
+    def attend_together(
+        self,
+        layer: int,
+        queries: Sequence[Any],
+        entries: Sequence[Any],
+        tokens: Sequence[NDArray[np.int32]] | None = None,
+        closed: Sequence[Any] | None = None,
+    ) -> Any:
         """From what `LayerAttention.attend` takes of each session, float32 `[sessions, q_heads,
-        value_dim]`."""
+        value_dim]`. All have as many tokens, and so complete entries at the same ones."""
         ...
 
 
@@ -214,8 +221,8 @@ def installed(
     layers: Mapping[int, Any] | None = None,
 ) -> Iterator[Step]:
     """Within it, what is yielded runs the model's decode steps with `attention`: of one session, or
-    of several with nothing else. `index_keys`: all keys of a layer's indexer, `[1, tokens, dim]`,
-    from the newest token's; of a model with some. `layers`: what compressors and recurrent layers
+    of several without `foresight`. `index_keys`: all of a layer's indexer, `[sessions, tokens,
+    dim]`, from the newest's; of a model with some. `layers`: what compressors and recurrent layers
     go on with, by layer; index keys of compressed entries are in it, and `index_keys` is None."""
     import torch
     from transformers import AttentionInterface
@@ -234,18 +241,16 @@ def installed(
         indices: Any = None,
         **_: Any,
     ) -> tuple[Any, None]:
-        if not isinstance(attention, LayerAttention):
-            return _of_sessions(attention, module, query, newest.given, scaling), None
-        asked = _asked(module, query[0, :, -1], scaling)
+        layer, asked = module.layer_idx, [_asked(module, one, scaling) for one in query[:, :, -1]]
         if foresight is not None:
-            foresight.asker.reached(asked[None, :, None])
-        entry = entries_of(*newest.given, is_latent(module))[:, :, -1]
+            foresight.asker.reached(asked[0][None, :, None])
+        entries = _newest_entries(*newest.given, is_latent(module))
         compressor = getattr(module, "compressor", None)
-        closed = None if compressor is None else newest.layers[module.layer_idx].closed[None]
-        indices = picked.pop(getattr(compressor, "indexer", None), indices)
-        tokens = None if indices is None else indices[0, -1].sort().values.cpu().numpy()
-        found = attention.attend(module.layer_idx, asked, entry, tokens, closed)
-        return _brought_back(module, found).to(query.dtype)[None, None], None
+        closed = None if compressor is None else list(newest.layers[layer].closed[:, None, None])
+        tokens = _ascending(picked.pop(getattr(compressor, "indexer", None), indices))
+        found = _found(attention, layer, asked, entries, tokens, closed)
+        back = torch.stack([_brought_back(module, one) for one in found])
+        return back.to(query.dtype)[:, None], None
 
     def step(token: int | Sequence[int], position: int) -> Any:
         newest.tokens, device = position, model.device
@@ -278,19 +283,32 @@ def installed(
         model.set_attn_implementation(before)
 
 
-def _of_sessions(
-    attention: SessionsAttention, module: Any, query: Any, given: tuple[Any, Any], scaling: float
+def _found(
+    attention: LayerAttention | SessionsAttention,
+    layer: int,
+    queries: Sequence[Any],
+    entries: Sequence[Any],
+    tokens: Sequence[NDArray[np.int32]] | None,
+    closed: Sequence[Any] | None,
 ) -> Any:
-    """What `attention` finds for each session, as the library has it, `[sessions, 1, heads,
-    dim]`, from what the model gives: queries and newest K and V, `[sessions, heads, 1, dim]`."""
-    import torch
+    """What attention finds, of one session or several: `[sessions, q_heads, value_dim]`."""
+    if isinstance(attention, LayerAttention):
+        more = (None if one is None else one[0] for one in (tokens, closed))
+        return attention.attend(layer, queries[0], entries[0], *more)[None]
+    return attention.attend_together(layer, queries, entries, tokens, closed)
 
-    queries = [_asked(module, one, scaling) for one in query[:, :, -1]]
-    each = zip(*(one.split(1) for one in given), strict=True)
-    entries = [entries_of(k, v, is_latent(module))[:, :, -1] for k, v in each]
-    found = attention.attend_together(module.layer_idx, queries, entries)
-    back = torch.stack([_brought_back(module, one) for one in found])
-    return back.to(query.dtype)[:, None]
+
+def _newest_entries(keys: Any, values: Any, latent: bool) -> list[Any]:
+    """Of each session what blocks hold of its newest token, `[planes, kv_heads, head_dim]`, from
+    what the model hands to its cache, `[sessions, heads, 1, dim]` each."""
+    own = keys.split(1)
+    each = zip(own, own if keys is values else values.split(1), strict=True)
+    return [entries_of(k, v, latent)[:, :, -1] for k, v in each]
+
+
+def _ascending(indices: Any) -> list[NDArray[np.int32]] | None:
+    """Of each session what its newest token selects, from `[sessions, tokens, k]`; None of none."""
+    return None if indices is None else list(indices[:, -1].sort().values.cpu().numpy())
 
 
 def entries_of(keys: Any, values: Any, latent: bool) -> Any:

@@ -15,7 +15,7 @@ not read again. One thread. Tensors are replaced and never written, so that copi
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["SessionLayer", "WholeCache", "WholeLayer"]
+__all__ = ["SessionLayer", "WholeCache", "WholeLayer", "joined"]
 
 INPUTS = "kv", "gate"
 """What there is for each token, `[1, tokens, width]`."""
@@ -111,6 +111,18 @@ class SessionLayer(_Compressors):
         """Bytes of what its compressors go on with, without index keys."""
         states = self.states.values()
         return sum(one.nbytes for state in states for part, one in state.items() if part != ENTRIES)
+
+
+def joined(layers: Sequence[SessionLayer]) -> SessionLayer:
+    """One layer of several sessions after as many tokens as one of a batch."""
+    import torch
+
+    found = SessionLayer(layers[0].rate)
+    found.seen = dict(layers[0].seen)
+    for name, state in layers[0].states.items():
+        each = [one.states[name] for one in layers]
+        found.states[name] = {part: torch.cat([one[part] for one in each]) for part in state}
+    return found
 
 
 class WholeLayer(_Compressors):

@@ -20,12 +20,14 @@ from offstage.host.transformer.quantized import QuantizedKv
 __all__ = ["IndexKeys", "IndexedKv", "NewKeys", "index_tensors", "keys_in", "resident_keys"]
 
 IndexKeys = Callable[[int, Any], Any]
-"""All keys of a layer's indexer, `[1, tokens, dim]`, from the newest token's, `[1, 1, dim]`; of
-compressed entries, `[1, entries, dim]`, from those that the token completes, one or none."""
+"""All keys of a layer's indexer, `[sessions, tokens, dim]`, from the newest token's, `[sessions, 1,
+dim]`; of compressed entries, `[sessions, entries, dim]`, from those that the token completes, one
+or none."""
 
 
 def resident_keys(context: Mapping[int, Any]) -> IndexKeys:
-    """Keys in memory, that of each token added to the context's, `[1, tokens, dim]` by layer."""
+    """Keys in memory, that of each token added to the contexts', `[sessions, tokens, dim]` by
+    layer."""
     kept = dict(context)
 
     def grown(layer: int, key: Any) -> Any:

@@ -69,18 +69,17 @@ def copies(layers: Iterable[Any]) -> dict[int, Any]:
     }
 
 
-def together(sessions: Sequence[dict[int, Any]]) -> dict[int, Any]:
-    """The recurrent layers of several sessions as one of a batch, by number, whose states go on by
-    themselves; it takes the first session's layers. Empty of a model without any."""
+def together(layers: Sequence[Any]) -> Any:
+    """A recurrent layer of several sessions as one of a batch, whose states go on by themselves; it
+    takes the first session's layer."""
     import torch
 
-    for number, layer in sessions[0].items():
-        for name in PARTS.values():
-            for at, state in getattr(layer, name).items():
-                if state is not None:
-                    each = [getattr(one[number], name)[at] for one in sessions]
-                    getattr(layer, name)[at] = torch.cat(each)
-    return sessions[0]
+    for name in PARTS.values():
+        for at, state in getattr(layers[0], name).items():
+            if state is not None:
+                each = [getattr(one, name)[at] for one in layers]
+                getattr(layers[0], name)[at] = torch.cat(each)
+    return layers[0]
 
 
 def state_bytes(layers: Iterable[Any]) -> int:

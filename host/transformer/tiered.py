@@ -11,7 +11,7 @@ HBM pool that this layer's attention and MLP hide (`fetch`). Where later layers 
 this layer's indexer selected (IndexShare), nothing is predicted: their guesses are certain.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ from offstage.host.model.quantized_rows import Quantizer
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.transformer.index_keys import NewKeys, keys_in
 
-__all__ = ["Ahead", "TieredAttention"]
+__all__ = ["Ahead", "TieredAttention", "fetched_ahead", "index_keys"]
 
 Ahead = Literal["none", "hint", "fetch"]
 """Uses of a prediction for the next layer, or of a selection that later layers share."""
@@ -155,14 +155,16 @@ class TieredAttention:
         if self.ahead == "fetch":
             self._fetch_ahead(layer, self._decoder.chosen(scores, scores.size), running)
 
-    def _share(self, layer: int, tokens: NDArray[np.int32], running: Coming) -> None:
-        """Use what a layer's indexer selected for the layers that share it, while the fetches of
-        `running` are in flight."""
+    def share(self, layer: int) -> NDArray[np.int32]:
+        """Tell the tier what layers that share this one's selection read. Returns the blocks of the
+        next layer that are to be fetched ahead."""
         source = self._geometry.selection_source
         later = range(layer + 1, self._geometry.layer_count)
         sharing = [one for one in later if source(one) == source(layer)]
+        none = np.empty(0, np.int32)
         if self.ahead == "none" or not sharing:
-            return
+            return none
+        tokens = self.session.tokens[layer]
         ordinals = np.unique(tokens // self._geometry.block_tokens).astype(np.int32)
         if layer == source(layer):
             stored = ordinals[ordinals < self.session.keys.shape[1]]
@@ -170,15 +172,10 @@ class TieredAttention:
                 absent = self._decoder.pool.lookup(self.session.number, one, stored) < 0
                 guesses = as_guesses(one, 0, stored[absent], 1.0)
                 self._decoder.driver.hint(self.session.handle, guesses)
-        if self.ahead == "fetch" and sharing[0] == layer + 1:
-            self._fetch_ahead(layer + 1, ordinals, running)
+        return ordinals if self.ahead == "fetch" and sharing[0] == layer + 1 else none
 
     def _fetch_ahead(self, layer: int, ordinals: NDArray[np.int32], running: Coming) -> None:
-        """Fetch a layer's blocks into the HBM pool, once `running` has what it demanded."""
-        self._decoder.settle(running, self.record)
-        self._coming = self._decoder.begin_predicted(
-            self.session, self.token, layer, ordinals, self.record
-        )
+        self._coming = fetched_ahead([self], layer, [ordinals], running)
 
     def _held(self, layer: int) -> NDArray[np.bool_]:
         """Which of the tier's blocks the HBM pool has."""
@@ -190,12 +187,26 @@ class TieredAttention:
         found = self.session.context.selectors[layer].scores(query)
         return found[: self.session.keys.shape[1]]
 
-    def take(self, layer: int, query: Any, entry: Any) -> tuple[HostSession, TailBlock]:
+    def take(
+        self, layer: int, query: Any, entry: Any, tokens: NDArray[np.int32] | None = None
+    ) -> tuple[HostSession, TailBlock]:
         """Hold what a layer gives of the token, as `LayerAttention` has it, for `write_tokens` and
         the decoder's `begin`."""
-        for part in self._geometry.parts[layer]:
+        parts = self._geometry.parts[layer]
+        for part in parts:
             self._queries[part].query = _floats(query)
+        if tokens is not None:
+            self.session.tokens[parts[-1]] = tokens
+        return self.hold(entry)
+
+    def hold(self, entry: Any) -> tuple[HostSession, TailBlock]:
+        """Hold an entry, `[planes, kv_heads, head_dim]`, for `write_tokens`."""
         self._tail.given = _floats(entry)
+        return self.session, self._tail
+
+    def hold_key(self, layer: int, key: Any) -> tuple[HostSession, TailBlock]:
+        """Hold a key of a layer's indexer, `[1, 1, dim]`, for `write_tokens`."""
+        self._tail.given = self._new_keys.add(layer, key)
         return self.session, self._tail
 
     def attend(
@@ -210,10 +221,8 @@ class TieredAttention:
         import torch
 
         parts = self._geometry.parts[layer]
-        new = self.take(layer, query, entry)
+        new = self.take(layer, query, entry, tokens)
         layer, last = parts[0], parts[-1]  # the same, unless entries lie beside a window
-        if tokens is not None:
-            self.session.tokens[last] = tokens
         if layer == 0:
             self._look_ahead(0, None)
         if self._predicting:  # score the same blocks as the prediction: without the new token
@@ -222,15 +231,14 @@ class TieredAttention:
         pool = self._decoder.pool
         write_tokens(pool, [new], layer)
         if closed is not None and closed.shape[2]:
-            self._tail.given = _floats(closed[:, :, 0])
-            write_tokens(pool, [(self.session, self._tail)], last)
+            write_tokens(pool, [self.hold(closed[:, :, 0])], last)
         if self._coming is not None:
             self._decoder.end_predicted(self._coming, self.record)
             self._coming = None
         running = self._decoder.begin([(self.session, self.token)], layer, self.record)
         self._look_ahead(layer + 1, running)
-        if tokens is not None:
-            self._share(layer, tokens, running)
+        if tokens is not None and (ahead := self.share(last)).size:
+            self._fetch_ahead(layer + 1, ahead, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)
         for part in parts:
@@ -240,25 +248,22 @@ class TieredAttention:
         return found.to(query.device)
 
     def index_keys(self, layer: int, key: Any) -> Any:
-        """All keys of a layer's indexer, `[1, tokens, dim]`: the newest token's `key`, and those
-        before from the tier, where the HBM pool lacks their blocks. Of compressed entries: `key` is
-        of those that the token completes, one or none."""
-        number, _ = place = self._new_keys.places[layer]
+        """As `index_keys` below, of this session."""
+        return index_keys([self], layer, key)
+
+    def keys_of(self, place: tuple[int, int], every: NDArray[np.int32]) -> Any:
+        """All keys at a place in the tier's blocks, `[1, tokens, dim]`. `every`: the blocks, of
+        which the HBM pool has those that the tier had; the others are made again."""
         session, decoder, pool = self.session, self._decoder, self._decoder.pool
-        if key.shape[1]:
-            self._tail.given = self._new_keys.add(layer, key)
-            write_tokens(pool, [(session, self._tail)], number)
-        hint, every = whole(self._geometry, session, number)
-        given = session, self.token, number, every, self.record
-        decoder.end_predicted(decoder.begin_predicted(*given, hint), self.record)
+        number, geometry = place[0], self._geometry
         lost = every[pool.lookup(session.number, number, every) < 0]
         if lost.size:
             pool.allocate(session.number, number, lost)
             decoder.recompute(session, number, lost, self.record)
         indices = pool.lookup(session.number, number, every)
-        found = keys_in(pool.memory.storage, indices, self._geometry, place)
+        found = keys_in(pool.memory.storage, indices, geometry, place)
         pool.release(session.number, number)
-        return found[:, : self._geometry.entries(number, session.length_tokens)].to(key)
+        return found[:, : geometry.entries(number, session.length_tokens)]
 
     def end_token(self) -> None:
         """All layers have run; put the tail block to the tier if it is full."""
@@ -272,6 +277,41 @@ class TieredAttention:
         self._control.set_generating(self.session.handle, False)
         self._control.session_close(self.session.handle, keep=True)
         self._decoder.pool.close(self.session.number)
+
+
+def fetched_ahead(
+    sessions: Sequence[TieredAttention],
+    layer: int,
+    ordinals: Sequence[NDArray[np.int32]],
+    running: Coming,
+) -> Coming:
+    """Begin to fetch these blocks of a layer of each session into the HBM pool, once `running` has
+    what it demanded."""
+    decoder, record = sessions[0]._decoder, sessions[0].record
+    decoder.settle(running, record)
+    pairs = zip(sessions, ordinals, strict=True)
+    batch = [(one.session, one.token, (None, own)) for one, own in pairs]
+    return decoder.begin_predicted(batch, layer, record)
+
+
+def index_keys(sessions: Sequence[TieredAttention], layer: int, keys: Any) -> Any:
+    """All keys of a layer's indexer, `[sessions, tokens, dim]`: the newest tokens' `keys`,
+    `[sessions, 1, dim]`, and those before from the tier, where the HBM pool lacks their blocks, in
+    flight together. Of compressed entries: `keys` are of those that the token completes, one or
+    none of each."""
+    import torch
+
+    decoder, record = sessions[0]._decoder, sessions[0].record
+    geometry = decoder.pool.geometry
+    number, _ = place = sessions[0]._new_keys.places[layer]
+    if keys.shape[1]:
+        each = zip(sessions, keys.split(1), strict=True)
+        write_tokens(decoder.pool, [one.hold_key(layer, key) for one, key in each], number)
+    read = [whole(geometry, one.session, number) for one in sessions]
+    batch = [(one.session, one.token, own) for one, own in zip(sessions, read, strict=True)]
+    decoder.end_predicted(decoder.begin_predicted(batch, number, record), record)
+    pairs = zip(sessions, read, strict=True)
+    return torch.cat([one.keys_of(place, every) for one, (_, every) in pairs]).to(keys)
 
 
 def _floats(tensor: Any) -> NDArray[np.float32]:

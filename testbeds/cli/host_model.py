@@ -217,18 +217,19 @@ def _indexed(summary: "ModelSummary") -> list[str]:
         format_size(max(getattr(one, name) for one in passes))
         for name in ("index_key_bytes", "state_bytes")
     )
+    whose = "context's" if summary.workload.sessions == 1 else "contexts'"
     in_tier = summary.workload.index_keys == "tier"
     where = "are in the tier, and every step reads all of them" if in_tier else "stay resident"
     if model.compresses:
         share = f"at most {model.top_k:,} of" if model.top_k else "all"
         absent = "stay resident: the tier does not hold them"
         return [
-            f"each layer reads its window and {share} its compressed entries; the context's index "
+            f"each layer reads its window and {share} its compressed entries; the {whose} index "
             f"keys, {keys}, {f'{where};' if in_tier else 'and'} compressor states, {states}, "
             f"{absent if summary.states is None else 'stay resident'}"
         ]
     return [
-        f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the context's "
+        f"each layer reads at most {model.top_k:,} tokens that an indexer selects; the {whose} "
         f"index keys, {keys}, {where}"
     ]
 

@@ -125,8 +125,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     tokens_per_s: float
     """Of all sessions, while they decoded."""
     index_key_bytes: int
-    """Keys of the model's indexers for the context in the model's type, which every step reads. 0
-    of a model without one."""
+    """Keys of the model's indexers for the contexts of all sessions, in the model's type, which
+    every step reads. 0 of a model without one."""
     state_bytes: int
     """What recurrent layers, or compressors, keep of the context, entries of blocks not yet full
     included: resident. 0 of a model without any."""

@@ -1,7 +1,7 @@
 """Do several sessions of a real model that decode together write what each writes alone?
 
-Tiny models with random weights: of K and V, of windows beside full layers, of latents, and of
-layers with either beside two that keep a state.
+Tiny models with random weights: of K and V, of windows beside full layers, of latents, of layers
+with either beside two that keep a state, with indexers, and with layers that compress.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,47 @@ KINDS: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"num_hidden_layers": 3},
     "qwen3_next": {},
     "kimi_linear": {},
+    "deepseek_v32": {"index_topk": 40},
+    "glm_moe_dsa": {"index_topk": 40},
+    "deepseek_v4": {
+        "head_dim": 64,
+        "compress_rates": {"heavily_compressed_attention": 8, "compressed_sparse_attention": 4},
+        "index_topk": 20,
+    },
 }
-HYBRIDS = "qwen3_next", "kimi_linear"
+LAYERS = {"qwen3_next": 2, "kimi_linear": 2, "deepseek_v4": 5}
+"""At the daemon, where not 3; with those of index keys in the tier more."""
+KEYS = ["--index-keys", "tier"]
+INDEXED = {
+    "v32": ("deepseek_v32", 0, []),
+    "v32, keys in the tier": ("deepseek_v32", 2, KEYS),
+    "glm": ("glm_moe_dsa", 0, ["--ahead", "hint"]),
+    "glm, keys in the tier": ("glm_moe_dsa", 1, [*KEYS, "--ahead", "fetch"]),
+    "v4": ("deepseek_v4", 0, []),
+    "v4, keys in the tier": ("deepseek_v4", 1, KEYS),
+}
+"""Kind, further layers, and options: of models that select for themselves."""
+SELECT = ["--select-blocks", "6"]
+CASES: dict[str, tuple[str, int, list[str]]] = {
+    **{kind: (kind, 0, SELECT) for kind in list(KINDS)[:5]},
+    **INDEXED,
+}
+QUICK = {
+    "v32": 1,
+    "v32, keys in the tier": 0,
+    "glm, keys in the tier": 1,
+    "v4, keys in the tier": 0,
+}
+"""Of models that select for themselves: what is not slow, of the text and of their own."""
+
+
+def cases() -> Iterator[Any]:
+    for case in CASES:
+        for number, more in enumerate(([], ["--generate"])):
+            slow = case in INDEXED and QUICK.get(case) != number
+            marks = [pytest.mark.slow] if slow else []
+            name = f"{case}, {('text', 'own text')[number]}"
+            yield pytest.param(case, more, id=name, marks=marks)
 
 
 @pytest.fixture
@@ -38,31 +77,36 @@ def tier(tmp_path: Path) -> Iterator[Daemon]:
         yield one
 
 
-@pytest.mark.parametrize("more", [[], ["--generate"]], ids=["text", "own text"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case, more", list(cases()))
 def test_sessions_together_write_what_each_writes_alone(
-    kind: str, more: list[str], tmp_path: Path
+    case: str, more: list[str], tmp_path: Path
 ) -> None:
     """Each session has the tokens, and within 1e-3 the logits against dense attention, of a run of
     its part of the text alone. Blocks leave the pool and come back from the daemon meanwhile."""
-    with start(tmp_path, 2 if kind in HYBRIDS else 3, 4096, 512, 30) as tier:
-        compare_with_alone(kind, more, tier, tmp_path)
+    kind, added, own = CASES[case]
+    with start(tmp_path, LAYERS.get(kind, 3) + added, 4096, 512, 30) as tier:
+        compare_with_alone(kind, [*own, *more], tier, tmp_path)
 
 
 def compare_with_alone(kind: str, more: list[str], tier: Daemon, tmp_path: Path) -> None:
     model, whole = model_of(tmp_path, kind, **KINDS[kind]), tmp_path / "whole.txt"
-    letters, each = save_text(whole, SESSIONS * EACH).read_text(), CONTEXT if more else EACH
+    letters, each = (
+        save_text(whole, SESSIONS * EACH).read_text(),
+        CONTEXT if "--generate" in more else EACH,
+    )
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), *SMALL_POOL, *more]
-    sizes += ["--select-blocks", "6"]
     found = drive(tier, model, whole, tmp_path / "o", *sizes, "--sessions", str(SESSIONS))
     (together,) = found["passes"]
     assert found["workload"]["sessions"] == SESSIONS and together["bit_equal"] is None
     assert together["blocks_corrupt"] == 0 and together["demands"] > 0
     assert len(together["positions"]) == SESSIONS * STEPS
+    assert (together["guesses"] > 0) == ("--ahead" in more)
     for number in range(SESSIONS):
         part = tmp_path / f"{number}.txt"
         part.write_text(letters[number * each : (number + 1) * each])
         (alone,) = drive(tier, model, part, tmp_path / f"o{number}", *sizes)["passes"]
+        for name in ("state_bytes", "index_key_bytes"):
+            assert together[name] == SESSIONS * alone[name]
         own = [one for one in together["positions"] if one["session"] == number]
         for name in ("position", "token", "top1", "dense_top1"):
             assert [one[name] for one in own] == [one[name] for one in alone["positions"]]
@@ -71,34 +115,42 @@ def compare_with_alone(kind: str, more: list[str], tier: Daemon, tmp_path: Path)
             assert values[0] == pytest.approx(values[1], abs=1e-3)
 
 
-def test_sessions_that_come_back_go_on_each_at_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["qwen3_next", "v4, keys in the tier"])
+def test_sessions_that_come_back_go_on_each_at_a_checkpoint(case: str, tmp_path: Path) -> None:
     """After a new start of the daemon each reads 64 of its 128 tokens, and the logits are to the
     bit the same."""
-    model, whole = model_of(tmp_path, "qwen3_next"), tmp_path / "whole.txt"
+    kind, added, own = CASES[case]
+    model, whole = model_of(tmp_path, kind, **KINDS[kind]), tmp_path / "whole.txt"
     save_text(whole, SESSIONS * EACH)
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), *SMALL_POOL]
-    sizes += ["--select-blocks", "6", "--sessions", str(SESSIONS), "--checkpoint-blocks", "4"]
+    sizes += [*own, "--sessions", str(SESSIONS), "--checkpoint-blocks", "4"]
     found = []
     for number in range(2):
-        with start(tmp_path, 2, 4096, 512, 30) as tier:
+        with start(tmp_path, LAYERS[kind] + added, 4096, 512, 30) as tier:
             found.append(drive(tier, model, whole, tmp_path / f"o{number}", *sizes))
     (before,), (after,) = (one["passes"] for one in found)
-    assert before["positions"] == after["positions"] and before["state_bytes"] == SESSIONS * 5632
+    assert before["positions"] == after["positions"]
+    assert before["state_bytes"] == after["state_bytes"] > 0
     names = "checkpoints_written", "kept_tokens", "returned_tokens"
     first, again = ([one["states"][name] for name in names] for one in found)
     assert first == [SESSIONS * 2, 0, 0] and again == [0, SESSIONS * CONTEXT, SESSIONS * 64]
 
 
-def test_a_block_that_the_store_has_lost_is_made_again_of_its_own_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["qwen3", "glm, keys in the tier", "v4, keys in the tier"])
+def test_a_block_that_the_store_has_lost_is_made_again_of_its_own_session(
+    case: str, tmp_path: Path
+) -> None:
     """Every third block of the store is damaged while its daemon is stopped: what is made again is
     of the context that had it, and the logits are to the bit the same."""
-    model, whole = model_of(tmp_path, "qwen3", **KINDS["qwen3"]), tmp_path / "whole.txt"
+    kind, added, own = CASES[case]
+    layers = LAYERS.get(kind, 3) + added
+    model, whole = model_of(tmp_path, kind, **KINDS[kind]), tmp_path / "whole.txt"
     save_text(whole, SESSIONS * EACH)
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), *SMALL_POOL]
-    sizes += ["--select-blocks", "6", "--sessions", str(SESSIONS)]
+    sizes += [*own, "--sessions", str(SESSIONS)]
     found = []
     for _ in range(2):
-        with start(tmp_path, 3, 4096, 512, 30, store={"segment": "64KiB"}) as tier:
+        with start(tmp_path, layers, 4096, 512, 30, store={"segment": "64KiB"}) as tier:
             found += drive(tier, model, whole, tmp_path / f"o{len(found)}", *sizes)["passes"]
         assert damage_store(tmp_path / "store.kv", every=3) > 10
     before, after = found
@@ -114,7 +166,6 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
         ["--kv-dtype", "auto", "--max-kl", "0.1"],
         "3 sessions of a model with --kv-dtype auto",
     ),
-    "an indexer": ("deepseek_v32", [], "keep the keys of indexers"),
     "a short text": ("qwen3", ["--context-tokens", "256"], "more than the text has room for"),
 }
 

@@ -246,12 +246,6 @@ def check_selects(shape: Shape, options: ModelOptions) -> None:
             "name a type, such as fp8 or int8",
         )
     check_kv_types(shape, options.kv_dtypes)
-    if options.sessions > 1 and shape.chooses_itself:
-        raise BadInput(
-            f"layers of {shape.name} keep the keys of indexers, which are of one session in a pass",
-            "--sessions",
-            "leave it out, or use a model without indexers",
-        )
     if options.index_keys == "tier":
         cache = shape.cache
         with_index_blocks(cache.in_tier(cache.block_tokens, cache.value_type))

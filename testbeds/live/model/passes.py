@@ -66,7 +66,7 @@ def decode(
         stall_ms_p99=quantile(stall_ms, 0.99),
         token_ms_p50=quantile(record.token_ms(), 0.5),
         tokens_per_s=len(record.tokens) / record.wall_s,
-        index_key_bytes=sum(one.nbytes for one in first.kv.index_keys.values()),
+        index_key_bytes=sum(one.nbytes for run in runs for one in run.kv.index_keys.values()),
         state_bytes=sum(run.kv.state_bytes for run in runs),
         groups=_groups(first, record),
         blocks_verified=record.blocks_verified,

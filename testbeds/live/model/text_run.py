@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 import numpy as np
@@ -36,8 +35,9 @@ from offstage.host.model.identity import Weights
 from offstage.host.model.index_blocks import with_index_blocks
 from offstage.host.model.quantized_rows import Quantizer
 from offstage.host.transformer.attention import Foresight, installed, sink_logits_of
+from offstage.host.transformer.batch import going_on
 from offstage.host.transformer.dense import DenseKv, kv_geometry
-from offstage.host.transformer.index_keys import IndexedKv, resident_keys
+from offstage.host.transformer.index_keys import IndexedKv
 from offstage.host.transformer.quantized import QuantizedKv
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.sensitivity import Choice, Probe, choose, measured
@@ -278,7 +278,8 @@ class TextRun:
         geometry = self.geometry if quantizer is None else quantizer.geometry
         return IndexedKv(held, self.kv, geometry, self.control.geometry.payload_size_bytes)
 
-    def _open_block(self, layer: int) -> NDArray[np.uint8]:
+    def open_block(self, layer: int) -> NDArray[np.uint8]:
+        """As `DenseKv.open_block`, of the tier's layers."""
         source = self.source
         return (source if isinstance(source, IndexedKv) else self.kv).open_block(layer)
 
@@ -314,7 +315,7 @@ class TextRun:
                 options.time_per_token_s,
                 self.quantizer,
                 (self.control.geometry.slot_count, options.traffic),
-                self._open_block,
+                self.open_block,
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.predict else None
@@ -346,12 +347,8 @@ class TextRun:
         model, first = self.loaded.model, len(self.tokens)
         token = following[0] if following else self.chosen_token(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
-        keys, layers = None, self.kv.session_layers()
         in_tier = self.options.index_keys == "tier"
-        for number in self.kv.index_keys if in_tier and layers else ():
-            layers[number].keys_elsewhere(partial(attention.index_keys, number))
-        if self.kv.index_keys and not layers:
-            keys = attention.index_keys if in_tier else resident_keys(self.kv.index_keys)
+        keys, layers = going_on([self.kv], attention.index_keys if in_tier else None)
         with installed(model, attention, foresight, keys, layers) as decode:
             for step, row in enumerate(found):
                 grown.append(token)
@@ -383,7 +380,7 @@ class TextRun:
             self.length,
             self.quantizer,
             self.sink_logits,
-            self._open_block,
+            self.open_block,
         )
         self.progress.start("the same in memory", self.options.steps, "steps")
         return bool(np.array_equal(self._steps(attention, grown, []), logits))

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from offstage.host.decode.layer import Decoder, SelectionRule
 from offstage.host.decode.pool import HbmPool
 from offstage.host.transformer.attention import installed
-from offstage.host.transformer.batch import ManyKv, TieredBatch
-from offstage.host.transformer.recurrent import together
+from offstage.host.transformer.batch import ManyKv, TieredBatch, going_on
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.testbeds.live.model.text_run import TextRun
 from offstage.testbeds.live.model_results import Position, compared
@@ -78,10 +77,13 @@ def _together(
                 ),
                 options.time_per_token_s,
                 run.quantizer,
+                begun=run.open_block,
                 number=at,
             )
             for at, run in enumerate(runs)
         ]
+        for session in sessions:
+            session.ahead = options.ahead
         attention = TieredBatch(sessions, decoder)
         one.progress.start(
             f"decode {len(runs)} sessions, {chosen} of {one.room} blocks in each",
@@ -106,8 +108,9 @@ def _steps(
     one, last = runs[0], [run.kv.last_logits for run in runs]
     sizes = one.options.steps, one.loaded.shape.vocabulary_size
     found = [np.empty(sizes, np.float32) for _ in runs]
-    layers = together([run.kv.session_layers() for run in runs])
-    with installed(one.loaded.model, attention, layers=layers) as decode:
+    in_tier = one.options.index_keys == "tier"
+    keys, layers = going_on([run.kv for run in runs], attention.index_keys if in_tier else None)
+    with installed(one.loaded.model, attention, None, keys, layers) as decode:
         for step in range(one.options.steps):
             for at, run in enumerate(runs):
                 chooses = one.options.generate

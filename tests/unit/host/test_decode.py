@@ -65,7 +65,7 @@ def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: 
     query = KV.queries(0, 1).next(0, session.block_count(SHAPE))
     scores = session.context.selectors[1].scores(query)
     ordinals = world.decoder.chosen(scores, scores.size)
-    coming = world.decoder.begin_predicted(session, token, 1, ordinals, world.record)
+    coming = world.decoder.begin_predicted([(session, token, (None, ordinals))], 1, world.record)
     (ahead,) = [ordinals for *_, ordinals in world.fabric.demands]
     assert len(ahead) == SELECT and token.selected == 0
     write_tokens(world.pool, [(session, tail)], 1)

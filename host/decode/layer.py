@@ -155,6 +155,8 @@ class Decoder:
         """Start fetching blocks of each session for a later layer, or of one that is not attended.
         Pass the result to `end_predicted` before the layer's `begin`."""
         none = np.empty(0, np.float32)
+        for session, _, (_, ordinals) in batch:  # first, or room for one is made of another's
+            self.pool.hold(session.number, layer, ordinals)
         members = [
             self._member(session, token, layer, none, hint, ordinals)
             for session, token, (hint, ordinals) in batch

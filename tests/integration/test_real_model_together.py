@@ -90,6 +90,11 @@ def test_sessions_together_write_what_each_writes_alone(
         compare_with_alone(kind, [*own, *more], tier, tmp_path)
 
 
+def key_demands(one: dict[str, Any]) -> int:
+    """Blocks of index keys that came from the tier."""
+    return sum(group["demands"] for group in one["groups"] if group["group"] == "index keys")
+
+
 def compare_with_alone(kind: str, more: list[str], tier: Daemon, tmp_path: Path) -> None:
     model, whole = model_of(tmp_path, kind, **KINDS[kind]), tmp_path / "whole.txt"
     context = BEGUN if kind == "deepseek_v4" else CONTEXT
@@ -106,6 +111,7 @@ def compare_with_alone(kind: str, more: list[str], tier: Daemon, tmp_path: Path)
         part = tmp_path / f"{number}.txt"
         part.write_text(letters[number * each : (number + 1) * each])
         (alone,) = drive(tier, model, part, tmp_path / f"o{number}", *sizes)["passes"]
+        assert key_demands(together) <= 1.1 * SESSIONS * key_demands(alone)
         for name in ("state_bytes", "index_key_bytes"):
             assert together[name] == SESSIONS * alone[name]
         own = [one for one in together["positions"] if one["session"] == number]

@@ -100,7 +100,7 @@ def test_fio(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     file.write_bytes(bytes(1 << 20))
     case = storage.Case(4096, 1, 1)
     with pytest.raises(RunFailed) as caught:
-        storage._fio(file, case, Buffer(1 << 16), 1, 1)
+        storage.fio_reads(file, case, Buffer(1 << 16), 1, 1)
     one_line(caught, "a reason", "the drive is gone")
 
 

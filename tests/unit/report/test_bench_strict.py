@@ -62,10 +62,10 @@ def slow_core(patch: Patch, folder: Path) -> list[str]:
 
 
 def slow_storage(patch: Patch, folder: Path) -> list[str]:
-    for name, one in zip(("_ours", "_fio"), HALF, strict=True):
+    for name, one in zip(("_ours", "fio_reads"), HALF, strict=True):
         patch.setattr(storage, name, lambda *_, one=one: one)
     patch.setattr(storage, "_granules", lambda *_: Granules())
-    patch.setattr(storage, "_fio_version", lambda: "fio")
+    patch.setattr(storage, "fio_version", lambda: "fio")
     patch.setattr(storage.shutil, "which", lambda *_: "fio")
     patch.setattr(storage, "nvme_presets", list)
     (folder / "file").touch()

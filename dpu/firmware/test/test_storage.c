@@ -8,10 +8,9 @@
 #include "storage_tools.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <errno.h>
 #ifdef OFS_HAVE_URING
-#include <liburing.h>
+#include "uring_submits.h"
 #endif
 #include <stdatomic.h>
 #include <stdio.h>
@@ -52,39 +51,11 @@ fdatasync(int fd)
 
 #ifdef OFS_HAVE_URING
 static void
-note_entries(const struct io_uring *ring)
+note_entry(const struct io_uring_sqe *sqe)
 {
-	for (uint32_t i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
-		const struct io_uring_sqe *sqe = &ring->sq.sqes[i & *ring->sq.kring_mask];
-
-		syncs += sqe->opcode == IORING_OP_FSYNC;
-		writes_dsync += (sqe->opcode == IORING_OP_WRITE || sqe->opcode == IORING_OP_WRITE_FIXED)
-			&& (sqe->rw_flags & RWF_DSYNC) != 0;
-	}
-}
-
-static int
-submit_by(const char *name, struct io_uring *ring)
-{
-	int (*call)(struct io_uring *);
-	void *found = dlsym(RTLD_NEXT, name);
-
-	assert(found != NULL);
-	memcpy(&call, &found, sizeof(call));
-	note_entries(ring);
-	return call(ring);
-}
-
-int
-io_uring_submit(struct io_uring *ring)
-{
-	return submit_by("io_uring_submit", ring);
-}
-
-int
-io_uring_submit_and_get_events(struct io_uring *ring)
-{
-	return submit_by("io_uring_submit_and_get_events", ring);
+	syncs += sqe->opcode == IORING_OP_FSYNC;
+	writes_dsync += (sqe->opcode == IORING_OP_WRITE || sqe->opcode == IORING_OP_WRITE_FIXED)
+		&& (sqe->rw_flags & RWF_DSYNC) != 0;
 }
 #endif
 

@@ -6,10 +6,9 @@
 #include "storage.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #ifdef OFS_HAVE_URING
-#include <liburing.h>
+#include "uring_submits.h"
 #endif
 #include <signal.h>
 #include <stdio.h>
@@ -25,33 +24,11 @@ enum { BLOCK = 4096, BLOCKS = 64, DEPTH = 64 };
 static uint32_t joined, durable;
 
 #ifdef OFS_HAVE_URING
-static int
-submit_by(const char *name, struct io_uring *ring)
+static void
+note_entry(const struct io_uring_sqe *sqe)
 {
-	int (*call)(struct io_uring *);
-	void *found = dlsym(RTLD_NEXT, name);
-
-	assert(found != NULL);
-	memcpy(&call, &found, sizeof(call));
-	for (uint32_t i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
-		const struct io_uring_sqe *sqe = &ring->sq.sqes[i & *ring->sq.kring_mask];
-
-		joined += sqe->opcode == IORING_OP_WRITEV;
-		durable += (sqe->rw_flags & RWF_DSYNC) != 0;
-	}
-	return call(ring);
-}
-
-int
-io_uring_submit(struct io_uring *ring)
-{
-	return submit_by("io_uring_submit", ring);
-}
-
-int
-io_uring_submit_and_get_events(struct io_uring *ring)
-{
-	return submit_by("io_uring_submit_and_get_events", ring);
+	joined += sqe->opcode == IORING_OP_WRITEV;
+	durable += (sqe->rw_flags & RWF_DSYNC) != 0;
 }
 #endif
 

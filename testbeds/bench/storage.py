@@ -190,22 +190,30 @@ def _huge_pages() -> Iterator[None]:
     """Reserves huge pages for the largest case, if permitted, and returns them at the end."""
     largest = max(case.block_bytes * case.queue_depth for case in CASES)
     need = -(-(largest + FIO_SPARE_BYTES) // HUGE_PAGE_BYTES)
-    pool = HUGE_PAGES / "nr_hugepages"
-    before = None
+    taken = 0
     try:
         missing = need - int((HUGE_PAGES / "free_hugepages").read_text())
         if missing > 0:
-            total = int(pool.read_text())
-            borrowed = int((HUGE_PAGES / "surplus_hugepages").read_text())
-            pool.write_text(str(total + missing))
-            before = total - borrowed
+            taken = _reserve(missing)
     except (OSError, ValueError):
         pass  # no permission to reserve; transparent ones may do
     try:
         yield
     finally:
-        if before is not None:
-            pool.write_text(str(before))
+        if taken:
+            _reserve(-taken)
+
+
+def _reserve(more: int) -> int:
+    """Adds `more` pages to the reserve as it is now, which another run may have changed meanwhile.
+
+    Returns how many the kernel found.
+    """
+    pool = HUGE_PAGES / "nr_hugepages"
+    total = int(pool.read_text())
+    borrowed = int((HUGE_PAGES / "surplus_hugepages").read_text())
+    pool.write_text(str(max(0, total - borrowed + more)))
+    return int(pool.read_text()) - total
 
 
 def _cases(

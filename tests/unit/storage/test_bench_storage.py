@@ -1,6 +1,7 @@
 """Does the bench compare both sides, keep the user's file, and say what is missing?"""
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ def test_a_file_too_small_to_read_from_is_refused_and_kept(tmp_path: Path) -> No
     with pytest.raises(BadInput, match="only 4 B"):
         bench_storage(tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == b"mine"
+
+
+def test_runs_that_overlap_return_all_the_huge_pages_they_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins while the first holds its pages, and outlives it."""
+    monkeypatch.setattr(bench, "HUGE_PAGES", tmp_path)
+    for name, pages in (("nr", 5), ("free", 0), ("surplus", 0)):
+        (tmp_path / f"{name}_hugepages").write_text(str(pages))
+    first, second = bench._huge_pages(), bench._huge_pages()
+    with ExitStack() as outlives:
+        with first:
+            outlives.enter_context(second)
+        assert int((tmp_path / "nr_hugepages").read_text()) > 5
+    assert (tmp_path / "nr_hugepages").read_text() == "5"
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is missing; apt-get install fio")

@@ -72,8 +72,8 @@ try_sizes(void)
 	assert(memcmp(&totals, &(struct ofs_dma_totals){0}, sizeof(totals)) == 0);
 }
 
-/* A mapping of the descriptor sees writes of the other end; nothing is sealed yet. It takes the place
- * of other memory, which is aligned: an emulator does not look for a place that huge pages need. */
+/* A mapping of the descriptor sees writes of the other end; nothing is sealed yet. It is put where
+ * other memory was, aligned as huge pages need: an emulator does not look for such a place. */
 static void
 try_shared(void)
 {

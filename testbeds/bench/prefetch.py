@@ -22,6 +22,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import quantile
 from offstage.bindings.units import format_rate, format_size, format_time
 from offstage.testbeds.bench.cmx import Say, figures_of, spec_of
+from offstage.testbeds.bench.hint_arms import NONE, PERFECT, HintArm, HintCase
 from offstage.testbeds.bench.rows import UNITS, BenchResult
 from offstage.testbeds.lab.pod.requests import Requests, requests_of, scaled, trace_notes
 from offstage.testbeds.lab.pod.run import simulate
@@ -39,7 +40,6 @@ __all__ = [
     "requests_by",
 ]
 
-NONE, PERFECT = "none", "perfect"
 ARMS = {
     NONE: "none",
     "on arrival": "arrival",
@@ -111,7 +111,19 @@ class PrefetchResult(BenchResult, kw_only=True):
     spec: PodSpec
     cases: list[PrefetchCase]
 
+    def shown(self) -> list[HintCase]:
+        """The arms as the page shows them."""
+        return [
+            HintCase(one.trace, {load.rate: list(map(_shown, load.moments)) for load in one.loads})
+            for one in self.cases
+        ]
+
     def about(self) -> list[str]:
+        """Whether prefetch pays, and the setup."""
+        return [*(one.said() for one in self.shown()), *self.setup()]
+
+    def setup(self) -> list[str]:
+        """How it was modelled."""
         spec = self.spec
         return [
             f"{self.provenance}: {spec.hosts} hosts of {spec.model} that keep "
@@ -164,6 +176,21 @@ class PrefetchResult(BenchResult, kw_only=True):
 def _row(load: Load, one: Moment) -> list[object]:
     times = [one.first_ms_mean, one.first_ms_p50, one.first_ms_p99, one.gained]
     return [f"{load.rate:g}", one.name, *times, one.on_time, one.late, one.missing, one.wasted]
+
+
+def _shown(one: Moment) -> HintArm:
+    return HintArm(
+        name=one.name,
+        mean_s=one.first_ms_mean / 1e3,
+        p50_s=one.first_ms_p50 / 1e3,
+        p99_s=one.first_ms_p99 / 1e3,
+        gained=one.gained,
+        on_time=one.on_time,
+        late=one.late,
+        missing=one.missing,
+        absent=one.absent,
+        wasted=one.wasted,
+    )
 
 
 def _busy(loads: Sequence[Load]) -> str:

@@ -74,7 +74,8 @@ def aimed(
 
 class Row(msgspec.Struct, frozen=True):
     """One figure: ours and the reference's, in the same unit, and their ratio. A pair is the
-    least and the most of several."""
+    least and the most of several. `ratio_range`: the ratio's 95 % interval, where both were taken
+    in the same rounds; it judges no aim."""
 
     name: str
     unit: str
@@ -83,6 +84,7 @@ class Row(msgspec.Struct, frozen=True):
     ratio: float | None = None
     aim: Aim | None = None
     note: str = ""
+    ratio_range: tuple[float, float] | None = None
 
 
 class BenchResult(msgspec.Struct, kw_only=True):
@@ -138,7 +140,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
         Column("", left=True),
         Column("ours"),
         Column("reference"),
-        Column("ratio", lambda value: f"{value:.3f}"),
+        Column("ratio"),
         Column("aim", left=True),
         Column("", left=True),
     ]
@@ -148,10 +150,17 @@ def rows_table(rows: Sequence[Row]) -> Table:
 
 
 def _line(row: Row) -> list[object]:
-    goal, ratio = row.aim, "" if row.ratio is None else row.ratio
+    goal = row.aim
     told = row.note if goal is None else str(goal)
     met = "" if goal is None else Cell("reached", "good") if goal.met else Cell("missed", "missed")
-    return [row.name, _figure(row, row.ours), _figure(row, row.reference), ratio, told, met]
+    return [row.name, _figure(row, row.ours), _figure(row, row.reference), _ratio(row), told, met]
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None or row.ratio_range is None:
+        return "" if row.ratio is None else f"{row.ratio:.3f}"
+    low, high = row.ratio_range
+    return f"{row.ratio:.2f} ({low:.2f}-{high:.2f})"
 
 
 def _figure(row: Row, value: float | tuple[float, float] | None) -> str:

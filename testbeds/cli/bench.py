@@ -9,7 +9,7 @@ import typer
 from offstage.bindings.durable import writable, write_text
 from offstage.testbeds.cli.bench_cmx import cmx
 from offstage.testbeds.cli.bench_prefetch import prefetch
-from offstage.testbeds.cli.bench_shown import OutOption, SeedOption
+from offstage.testbeds.cli.bench_shown import OutOption, PageOption, SeedOption
 from offstage.testbeds.cli.bench_shown import finish as _finish
 from offstage.testbeds.cli.bench_shown import say as _say
 from offstage.testbeds.cli.bench_sparse import sparse
@@ -32,9 +32,6 @@ class Backend(StrEnum):
     spdk = "spdk"
 
 
-PageOption = Annotated[
-    Path | None, typer.Option("--page", callback=writable, help="also write the report")
-]
 StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 if an aim is missed")]
 
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.bench_shown import OutOption, SeedOption, finish, say
+from offstage.testbeds.cli.bench_shown import OutOption, PageOption, SeedOption, finish, say
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption
 from offstage.testbeds.cli.lab_pod import toml_values
 
 if TYPE_CHECKING:
     from offstage.testbeds.bench.engines.moment_result import LivePrefetchResult
+    from offstage.testbeds.bench.prefetch import PrefetchResult
 
 __all__ = ["prefetch"]
 
@@ -53,6 +54,7 @@ def prefetch(
         str, typer.Option("--backend", help="storage of that engine's daemon")
     ] = "io_uring",
     seed: SeedOption = 1,
+    page: PageOption = None,
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
@@ -60,25 +62,31 @@ def prefetch(
 
     Hints at a request's arrival, by a router that knows what hosts keep, as a host takes it, and at
     the pause before it, next to none and to perfect ones: what is staged on time, late, or for
-    nothing, and times to the first token. Without --trace requests are generated. With --python
-    vLLM serves them, each load has the measured time of computing its tokens as deadline, and
-    --set changes the keys that describe requests.
+    nothing, times to the first token, and whether it pays here. Without --trace requests are
+    generated. With --python vLLM serves them, each load has the measured time of computing its
+    tokens as deadline, and --set changes the keys that describe requests.
     """
-    if python is not None and model is not None:
-        live = _live(python, model, traces or [], time_unit, loads, changes, context, backend, seed)
-        return finish("prefetch", live, out, form)
-    if python is not None or model is not None:
-        raise BadInput("--python or --model alone", "bench prefetch", "give both, or neither")
+    from offstage import __version__
     from offstage.testbeds.bench.prefetch import bench_prefetch
+    from offstage.testbeds.report.prefetch import write_page
 
-    found = bench_prefetch(
-        traces=traces or (),
-        changes=toml_values(changes, None),
-        loads=loads or (0.25, 1.0, 4.0),
-        seed=seed,
-        time_unit=time_unit,
-        say=say,
-    )
+    if (python is None) != (model is None):
+        raise BadInput("--python or --model alone", "bench prefetch", "give both, or neither")
+    found: PrefetchResult | LivePrefetchResult
+    if python is not None and model is not None:
+        asked = python, model, traces or [], time_unit, loads, changes, context, backend, seed
+        found = _live(*asked)
+    else:
+        found = bench_prefetch(
+            traces=traces or (),
+            changes=toml_values(changes, None),
+            loads=loads or (0.25, 1.0, 4.0),
+            seed=seed,
+            time_unit=time_unit,
+            say=say,
+        )
+    if page is not None:
+        write_page(found, page, __version__)
     finish("prefetch", found, out, form)
 
 

@@ -16,10 +16,13 @@ from offstage.testbeds.document import as_json
 if TYPE_CHECKING:
     from offstage.testbeds.bench.rows import BenchResult
 
-__all__ = ["OutOption", "SeedOption", "finish", "say"]
+__all__ = ["OutOption", "PageOption", "SeedOption", "finish", "say"]
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", callback=writable, help="also write the figures as JSON")
+]
+PageOption = Annotated[
+    Path | None, typer.Option("--page", callback=writable, help="also write the report")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="seed of the requests")]
 

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from offstage.bindings.durable import writable
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.bench_shown import OutOption, SeedOption, finish, say
+from offstage.testbeds.cli.bench_shown import OutOption, PageOption, SeedOption, finish, say
 from offstage.testbeds.cli.common import Format, FormatOption
 
 __all__ = ["sparse"]
@@ -62,9 +61,6 @@ DilationOption = Annotated[
     typer.Option("--dilation", min=1, help="how much slower time runs for a live device model"),
 ]
 WorkOption = Annotated[Path, typer.Option("--work", help="folder on the disk that is measured")]
-PageOption = Annotated[
-    Path | None, typer.Option("--page", callback=writable, help="also write the report")
-]
 
 
 def sparse(

@@ -56,9 +56,10 @@ def test_a_hint_shortly_before_its_need_is_on_time_and_an_early_one_is_not(
 
 
 def test_a_trace_without_sessions_has_no_pauses(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The arm is absent, with the reason, and not a row of zeroes; runs are equal."""
+    """The arm is absent, with the reason, and not a row of zeroes; runs are equal. The page says so
+    too."""
     monkeypatch.setenv("OFFSTAGE_TRACES", str(TINY.parent))
     words = ["--trace", TINY.name, "--load", "1"]
     found = bench(capsys, *words)
@@ -67,8 +68,11 @@ def test_a_trace_without_sessions_has_no_pauses(
     assert case["left_out"] == dict.fromkeys(PAUSES, NO_SESSIONS)
     names = [one["name"] for one in case["loads"][0]["moments"]]
     assert names == [one for one in ARMS if one not in PAUSES]
-    assert run(["bench", "prefetch", *words]) == 0
-    assert f"{TINY.name}: no arm on pause: {NO_SESSIONS}" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert run(["bench", "prefetch", *words, "--page", str(page)]) == 0
+    why, told = f"{TINY.name}: no arm on pause: {NO_SESSIONS}", capsys.readouterr().out
+    assert why in told and why in page.read_text(encoding="utf-8")
+    assert f"Prefetch does not pay here ({TINY.name})" in told
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,7 @@ def test_a_trace_without_sessions_has_no_pauses(
         (["--load", "nan"], "a load of nan"),
         (["--load", "1", "--load", "1"], "one twice"),
         (["--trace", "nowhere.jsonl"], "no such file"),
+        (["--page", "/nowhere/page.html"], "/nowhere"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -8,8 +8,10 @@ import numpy as np
 
 from offstage.bindings.ledger import quantile, share
 from offstage.bindings.units import format_time
+from offstage.testbeds.bench.hint_arms import NONE, HintArm, HintCase
 from offstage.testbeds.bench.rows import UNITS, BenchResult
-from offstage.testbeds.table import Column, Table
+from offstage.testbeds.lab.results.bootstrap import RESAMPLES, Bootstrap
+from offstage.testbeds.table import Cell, Column, Table
 
 __all__ = ["Cost", "LiveLoad", "LiveMoment", "LivePrefetchResult", "Loaded"]
 
@@ -56,6 +58,9 @@ class LiveMoment(msgspec.Struct, kw_only=True):
     dropped: int = 0
     gained: float | None = None
     """By how much the mean time to the first token is shorter than with no hints."""
+    gained_range: tuple[float, float] | None = None
+    """Its 95 % interval over requests, each paired with itself without hints. Where requests wait
+    for each other it is narrower than what another run would show."""
 
     @property
     def past_deadline(self) -> int:
@@ -75,6 +80,17 @@ class LiveLoad(msgspec.Struct, kw_only=True):
     load: float
     speed: float
     moments: list[LiveMoment] = []
+
+    def compare(self) -> None:
+        """Set what each arm gains, from the times of the same requests without hints."""
+        base = next(one.first_s for one in self.moments if one.name == NONE)
+        boot = Bootstrap(len(base), RESAMPLES, 0)
+        for one in self.moments:
+            found = boot.ratio(one.first_s, base)
+            if found is None:
+                continue
+            one.gained, ends = 1.0 - found.value, found.ends
+            one.gained_range = None if ends is None else (1.0 - ends[1], 1.0 - ends[0])
 
 
 class LivePrefetchResult(BenchResult, kw_only=True):
@@ -99,8 +115,17 @@ class LivePrefetchResult(BenchResult, kw_only=True):
     load_before: float
     """Processes that ran on this machine in the minute before, in the mean."""
 
+    def shown(self) -> list[HintCase]:
+        """The arms as the page shows them."""
+        loads = {one.load: _shown(one) for one in self.loads}
+        return [HintCase(self.trace, loads, "the blocks read from the drive")]
+
     def about(self) -> list[str]:
-        """Its setup."""
+        """Whether prefetch pays, and the setup."""
+        return [*(one.said() for one in self.shown()), *self.setup()]
+
+    def setup(self) -> list[str]:
+        """How it was measured."""
         costs = zip(self.cost.tokens, self.cost.seconds, strict=True)
         told = ", ".join(f"{tokens:,} tokens {_time(seconds)}" for tokens, seconds in costs)
         return [
@@ -112,7 +137,8 @@ class LivePrefetchResult(BenchResult, kw_only=True):
             f"{UNITS['bytes'](self.arena_bytes)} of the {UNITS['bytes'](self.stored_bytes)} stored",
             f"computing, measured alone in this run, and the deadline of a load: {told}",
             "load: time of computing every prompt alone, over the time in which they arrive",
-            "gained: by how much the mean time to the first token is shorter than without hints",
+            "gained: by how much the mean time to the first token is shorter than without hints, "
+            "and its 95 % interval over pairs of requests",
             "on time, late, missing: objects read, of which the tier's memory had all, some, none",
             "past deadline: loads that took longer than computing; wasted: of the blocks read from "
             "the drive, those that nobody demanded",
@@ -137,14 +163,46 @@ class LivePrefetchResult(BenchResult, kw_only=True):
 
 def _row(load: LiveLoad, one: LiveMoment) -> Sequence[object]:
     times = [float(np.mean(one.first_s)), *(quantile(one.first_s, at) for at in (0.5, 0.9, 0.99))]
-    ends = [share(count, one.objects) if one.objects else None for count in _ends(one)]
     past = f"{one.past_deadline} of {len(one.loads)}" if one.loads else None
-    wasted = share(one.wasted, one.read) if one.read else None
-    return [f"{load.load:g}", one.name, *times, one.gained, *ends, past, wasted]
+    return [f"{load.load:g}", one.name, *times, _gained(one), *_ends(one), past, _wasted(one)]
 
 
-def _ends(one: LiveMoment) -> tuple[int, int, int]:
-    return one.on_time, one.late, one.missing
+def _gained(one: LiveMoment) -> Cell | None:
+    if one.gained is None:
+        return None
+    form = UNITS["%"]
+    return Cell(form(one.gained), small=" to ".join(map(form, one.gained_range or ())))
+
+
+def _ends(one: LiveMoment) -> list[float | None]:
+    """Shares on time, late and missing; None: no object was read."""
+    counts = one.on_time, one.late, one.missing
+    return [share(count, one.objects) if one.objects else None for count in counts]
+
+
+def _wasted(one: LiveMoment) -> float | None:
+    return share(one.wasted, one.read) if one.read else None
+
+
+def _shown(load: LiveLoad) -> list[HintArm]:
+    found = []
+    for one in load.moments:
+        on_time, late, missing = _ends(one)
+        found.append(
+            HintArm(
+                name=one.name,
+                mean_s=float(np.mean(one.first_s)),
+                p50_s=quantile(one.first_s, 0.5),
+                p99_s=quantile(one.first_s, 0.99),
+                gained=one.gained,
+                gained_range=one.gained_range,
+                on_time=on_time,
+                late=late,
+                missing=missing,
+                wasted=_wasted(one),
+            )
+        )
+    return found
 
 
 def _time(seconds: float) -> str:

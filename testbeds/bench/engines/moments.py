@@ -57,19 +57,19 @@ from offstage.testbeds.bench.engines.moment_result import (
 )
 from offstage.testbeds.bench.engines.router import Router
 from offstage.testbeds.bench.engines.turns import Turns
+from offstage.testbeds.bench.hint_arms import NONE, PERFECT, RECOMPUTE
 
 __all__ = ["ARMS", "PAUSES", "bench_moments"]
 
 NOTHING, SCHEDULED, ARRIVAL, ROOMY = "no tier", "scheduled", "arrival", "roomy"
-NONE = "none"
 ARMS = {
-    "recompute": NOTHING,
+    RECOMPUTE: NOTHING,
     NONE: SCHEDULED,
     "on arrival": ARRIVAL,
     "router knows": SCHEDULED,
     "on pause": SCHEDULED,
     "before resume": SCHEDULED,
-    "perfect": ROOMY,
+    PERFECT: ROOMY,
 }
 """By name, the engine that runs it."""
 PAUSES = ("on pause", "before resume")
@@ -139,9 +139,7 @@ def bench_moments(
                     one.moments.append(_arm(run, arm, speed))
                     mean = statistics.mean(one.moments[-1].first_s)
                     say(f"load {load:g}, {arm}: {mean * 1e3:.0f} ms to the first token")
-            base = statistics.mean(next(m for m in one.moments if m.name == NONE).first_s)
-            for moment in one.moments:
-                moment.gained = 1.0 - statistics.mean(moment.first_s) / base
+            one.compare()
             found.loads.append(one)
     return found
 

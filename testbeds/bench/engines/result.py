@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.lab.results.bootstrap import RESAMPLES, Bootstrap
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["Arm", "Decision", "EngineResult", "Regret", "below"]
@@ -113,7 +114,8 @@ class EngineResult(BenchResult, kw_only=True):
                 self.rows.append(Row(f"{name}, {which}", "seconds", one, other, one / other))
 
     def _compare_lengths(self) -> None:
-        """Rows of prompts that are alone, by length: medians, and the aims of what decides."""
+        """Rows of prompts that are alone, by length: medians, the interval of their ratio over
+        rounds, of which each has both, and the aims of what decides."""
         for name, arm in self.arms.items():
             length, _, which = name.partition(" tokens, ")
             if which == RECOMPUTE:
@@ -123,7 +125,9 @@ class EngineResult(BenchResult, kw_only=True):
             tokens = int(length.replace(",", ""))
             bound = next(bound for least, bound in BOUNDS.items() if tokens >= least)
             aim = aimed(one / other, "<=", bound) if which == CHOSEN else None
-            self.rows.append(Row(name, "seconds", one, other, one / other, aim))
+            drawn = Bootstrap(len(alone), RESAMPLES, 0).median_ratio(arm.first_s, alone)
+            ends = None if drawn is None else drawn.ends
+            self.rows.append(Row(name, "seconds", one, other, one / other, aim, ratio_range=ends))
 
     def about(self) -> list[str]:
         """Its setup."""
@@ -131,7 +135,8 @@ class EngineResult(BenchResult, kw_only=True):
             return [
                 f"{self.provenance} on {self.storage}: {self.requests} prompts, each alone in an "
                 f"engine that never had it, {self.rounds} rounds; {self.load_before:.1f} processes "
-                "ran on this machine before"
+                "ran on this machine before",
+                "ratio: of medians; in brackets its 95 % interval, over rounds that each have both",
             ]
         return [
             f"{self.provenance} on {self.storage}: {self.requests} requests of "

@@ -71,6 +71,20 @@ class Bootstrap:
         value = ratio(np.sum(numerator), np.sum(denominator))
         return self.interval(float(value), ratio(self.sums(numerator), self.sums(denominator)))
 
+    def median_ratio(self, numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Interval | None:
+        """The ratio of the medians of two columns, with its interval."""
+        top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+        value = ratio(np.median(top), np.median(bottom))
+        return self.interval(float(value), ratio(self._medians(top), self._medians(bottom)))
+
+    def _medians(self, values: Floats) -> Floats:
+        """The column's median in every draw, `[resamples]`."""
+        order = np.argsort(values, kind="stable")
+        below = np.cumsum(self.weights[:, order], axis=1)
+        middle = [(self.units - 1) // 2, self.units // 2]
+        picked = [values[order[np.argmax(below > rank, axis=1)]] for rank in middle]
+        return np.asarray((picked[0] + picked[1]) / 2)
+
     def worst(
         self, numerator: Floats, denominator: Floats, rank: Floats, share: float
     ) -> tuple[npt.NDArray[np.intp], Interval | None]:

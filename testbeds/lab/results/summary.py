@@ -124,6 +124,11 @@ class Interval(msgspec.Struct, kw_only=True, frozen=True):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends, where they are known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 class Subset(msgspec.Struct, kw_only=True, frozen=True):
     """The hit rate of a subset of the demands, reported separately."""

@@ -7,7 +7,7 @@ from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
 from offstage.testbeds.report.lab.void import reasons
 from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
-from offstage.testbeds.report.page.markup import Segment, bar, key, legend, section, swatch
+from offstage.testbeds.report.page.markup import Segment, bar, bar_row, key, legend, section, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
@@ -96,9 +96,8 @@ def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> s
     segments = _miss_segments(point, metric, most)
     segments.append(Segment(max(0.0, 1.0 - sum(shares) / (most or 1.0)), "transparent", ""))
     listed = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
-    note = f'<span class="note">{percent(sum(shares))}</span>'
-    head = tag("p", swatch(*look.swatch) + escape(look.name) + note, class_="bar-label")
-    return tag("div", head + bar(segments, "plain", f"{look.name}: {listed}"), class_="bar-row")
+    drawn = bar(segments, "plain", f"{look.name}: {listed}")
+    return bar_row(swatch(*look.swatch) + escape(look.name), percent(sum(shares)), drawn)
 
 
 # The worst subsets

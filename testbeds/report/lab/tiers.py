@@ -12,10 +12,10 @@ from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out
 from offstage.testbeds.report.lab.series import Facet, View, over_k
 from offstage.testbeds.report.lab.tier_table import brief_time, tier_points
 from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
-from offstage.testbeds.report.page.markup import Segment, bar, key, legend, swatch
+from offstage.testbeds.report.page.markup import Segment, bar, bar_row, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tags import escape
 
 __all__ = ["tiers_figures"]
 
@@ -117,15 +117,10 @@ def _plot(view: View, facet: Facet, shown: _Shown, names: Sequence[str]) -> Plot
         ]
         note = shown.form(whole)
         rows.append((look.name, (segments,), note))
-        head = tag(
-            "p",
-            swatch(*look.swatch) + escape(look.name) + f'<span class="note">{escape(note)}</span>',
-            class_="bar-label",
-        )
         listed = ", ".join(one.tip for one in segments if one.share)
         rest = Segment(max(0.0, 1.0 - sum(one.share for one in segments)), "transparent", "")
         drawn = bar([*segments, rest], "plain", f"{look.name}: {listed}")
-        markup.append(tag("div", head + drawn, class_="bar-row"))
+        markup.append(bar_row(swatch(*look.swatch) + escape(look.name), note, drawn))
     title = facet.title if len(view.facets) > 1 else f"buffer {over_k(facet.middle)}"
     shades = [(_colour(names, one)[6:-1], one) for one in names]
     return Plot(

@@ -12,6 +12,7 @@ from offstage.testbeds.report.page.tags import attributes, escape, tag
 __all__ = [
     "Segment",
     "bar",
+    "bar_row",
     "chip",
     "facts",
     "figure",
@@ -74,6 +75,12 @@ def bar(segments: Sequence[Segment], provenance: str, summary: str) -> str:
         if piece.share > 0
     ]
     return tag("div", "".join(pieces), class_=f"bar {provenance}", role="img", aria_label=summary)
+
+
+def bar_row(head: str, note: str, bars: str) -> str:
+    """Bars, which are markup as `head` is, below their name; `note` at the end of its line."""
+    told = tag("span", escape(note), class_="note") if note else ""
+    return tag("div", tag("p", head + told, class_="bar-label") + bars, class_="bar-row")
 
 
 def section(name: str, title: str, body: str, caption: str = "", after: str = "") -> str:

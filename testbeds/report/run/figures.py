@@ -10,11 +10,20 @@ from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import share
 from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report.page.bars import Key, Row, bars_height, draw_bars
-from offstage.testbeds.report.page.markup import Segment, bar, figure, folded, key, legend, swatch
+from offstage.testbeds.report.page.markup import (
+    Segment,
+    bar,
+    bar_row,
+    figure,
+    folded,
+    key,
+    legend,
+    swatch,
+)
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tags import escape
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
 from offstage.testbeds.report.run.plots import Colours, heading
 from offstage.testbeds.report.run.runs import MISS_ENDS, Group, labels
@@ -136,8 +145,7 @@ def _served_note(run: RunResult) -> str:
 
 def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -> str:
     mark = swatch(colours[tuple(sorted(run.prefetchers))])
-    head = f'{mark}{escape(name)}<span class="note">{escape(note)}</span>'
-    return tag("div", tag("p", head, class_="bar-label") + content, class_="bar-row")
+    return bar_row(mark + escape(name), note, content)
 
 
 def fates_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:

@@ -315,3 +315,22 @@ def test_the_worst_tenth_of_a_draw_is_taken_from_the_draw() -> None:
     low, high = np.percentile(slow, (2.5, 97.5))
     assert found.value == np.sort(hits / demands)[:3].mean()
     assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_medians_of_draws_are_those_of_the_drawn_pairs() -> None:
+    """Of an even and of an odd number of pairs they equal drawing the pairs themselves; where every
+    pair has one ratio, so has every draw, however much the pairs differ."""
+    draw = np.random.default_rng(9)
+    for units in (8, 9):
+        first, second = draw.gamma(2.0, size=units), draw.gamma(2.0, size=units)
+        boot = Bootstrap(units, 200, 3)
+        found = boot.median_ratio(first, second)
+        drawn = [
+            np.median(np.repeat(first, times)) / np.median(np.repeat(second, times))
+            for times in boot.weights.astype(int)
+        ]
+        low, high = np.percentile(drawn, (2.5, 97.5))
+        assert found is not None and found.value == np.median(first) / np.median(second)
+        assert found.ends == pytest.approx((low, high))
+        even = boot.median_ratio(1.25 * second, second)
+        assert even is not None and even.ends == pytest.approx((1.25, 1.25))

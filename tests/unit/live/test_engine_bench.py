@@ -129,4 +129,10 @@ def test_a_length_is_judged_by_its_own_reference() -> None:
     assert rows["64 tokens, fetch or recompute"] == (pytest.approx(1.1), (1.05, False))
     assert rows["6,000 tokens, fetch or recompute"] == (0.125, (0.125, True))
     assert rows["6,000 tokens, fetch"] == (0.25, None) and len(rows) == 4
+    ranges = {one.name: one.ratio_range for one in found.rows}
+    assert ranges["64 tokens, fetch or recompute"] == pytest.approx((1.0, 1.1)), "of pairs"
+    assert ranges["6,000 tokens, fetch"] is None, "of one round"
+    shown = found.tables()[0]
+    texts = [shown.cells(row)[3].text for row in shown.parts[0].rows]
+    assert texts[1] == "1.10 (1.00-1.10)" and texts[3] == "0.125"
     assert "3.0 processes ran" in found.about()[0] and "3.0 processes ran" in render(found, "1")

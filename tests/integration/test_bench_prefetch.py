@@ -86,7 +86,7 @@ def test_a_trace_without_sessions_has_no_pauses(
         (["--load", "nan"], "a load of nan"),
         (["--load", "1", "--load", "1"], "one twice"),
         (["--trace", "nowhere.jsonl"], "no such file"),
-        (["--page", "/nowhere/page.html"], "/nowhere"),
+        (["--page", f"{TINY}/page.html"], "tiny_mooncake.jsonl"),
     ],
 )
 def test_bad_input_is_one_line(

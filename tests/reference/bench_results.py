@@ -20,7 +20,6 @@ from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
 from offstage.testbeds.bench.engines.l2 import L2Result, compare
 from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult
-from offstage.testbeds.bench.hint_arms import NONE, PERFECT
 from offstage.testbeds.bench.lab import LabFigures
 from offstage.testbeds.bench.pod import reuse
 from offstage.testbeds.bench.pod.result import FaultFigures, Figures, PodResult, TraceResult
@@ -406,7 +405,7 @@ CMX = cmx.CmxResult(
 
 def moment(name: str) -> prefetch.Moment:
     """One arm; without hints none is wasted."""
-    hinted = 0 if name in (NONE, PERFECT) else 180_498
+    hinted = 0 if name in ("none", "perfect") else 180_498
     return prefetch.Moment(
         name=name,
         first_ms_mean=1_234.5,

@@ -54,6 +54,7 @@ class Connector:
 
     _connector_metadata: Any
     _kv_cache_manager: Any
+    _by_layer = False  # this step's layers load or save
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         """Log in, as scheduler or as worker. BadInput: a model that cannot be stored."""
@@ -182,7 +183,12 @@ class Connector:
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """A step begins."""
         super().bind_connector_metadata(connector_metadata)  # type: ignore[misc]
+        self._by_layer = any(one.loads or one.saves for one in connector_metadata.groups)
         self._worker.begin()
+
+    def has_connector_metadata(self) -> bool:
+        """Whether the step has work for its layers: vLLM asks before the calls for each of them."""
+        return self._by_layer and self._connector_metadata is not None
 
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
         """Load what the step needs, and wait for it."""
@@ -192,12 +198,12 @@ class Connector:
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait until this layer's KV is loaded."""
-        if self._connector_metadata.loads or self._connector_metadata.others:
+        if self._by_layer:
             self._worker.wait_for(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
         """This layer is computed: send the part that the step saves."""
-        if self._connector_metadata.saves or self._connector_metadata.others:
+        if self._by_layer:
             self._worker.save_layer(self._connector_metadata, layer_name)
 
     def wait_for_save(self) -> None:

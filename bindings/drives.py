@@ -4,9 +4,9 @@ Model: a file of `drives/` has `about`, and groups of numbers that share a tag, 
 `[[numbers]]` are parameters of `struct ofs_nvme_params` in its units (ps, bytes, bytes per second),
 `[[published]]` what was said of the drive and the model is held against, `[[geometry]]` how many
 blocks its planes have, which is what it keeps and no parameter: a model with all of them would
-need gigabytes, and one without collects nothing. A drive that is `like`
-another has that one's numbers where it gives none, as guesses. A date is that of the source, and
-where it has none the day on which it was read.
+need gigabytes, and one without collects nothing. There a zoned drive has its zones, too. A drive
+that is `like` another has that one's numbers where it gives none, as guesses. A date is that of the
+source, and where it has none the day on which it was read.
 
 What can fail: `BadInput`, one line with file and number, for a group without tag, date or source,
 a number that no drive has, one that is missing or given twice, a geometry that does not keep the
@@ -57,16 +57,25 @@ UNUSED_WHERE_AT_ONCE = PARAMETERS[PARAMETERS.index("scheduled") :]
 """Of drives with schedulers alone."""
 OPTIONAL = (
     "blocks_per_plane",
+    "commands_first",
     "handle_count",
     "layout_fixed",
+    "piece_bytes",
+    "program_pages",
     "refresh_ps",
     "retry_age_ps",
+    "small_firmware_ps",
+    "small_read_ps",
+    "stripe_pages",
     "suspend_ps",
+    "write_each_ps",
     "write_firmware_ps",
 )
 """0 says something: nvme_model.h."""
 GEOMETRY = ("blocks_per_plane", "pages_per_block", "spare_permille")
 """Of a drive without schedulers all three; the others have the last two among their parameters."""
+ZONES = ("zone_count", "zone_open_max", "zone_active_max")
+"""Of a zoned drive all three: a zone is a block of each plane."""
 KEPT_PERCENT_MAX = 1
 """More than the capacity, beside a block of each plane."""
 GROUP = ("tag", "date", "source")
@@ -90,7 +99,8 @@ class Told:
 @dataclass(frozen=True)
 class Preset:
     """One drive. `numbers`: of its parameters, in ps, bytes and bytes per second; `published`: what
-    was said of it, by the keys of `PUBLISHED`; `geometry`: by those of `GEOMETRY`, or empty."""
+    was said of it, by the keys of `PUBLISHED`; `geometry`: by those of `GEOMETRY` and `ZONES`, or
+    empty."""
 
     name: str
     about: str
@@ -123,6 +133,25 @@ class Preset:
     def params(self) -> dict[str, int]:
         """As the model takes them; what is not given is 0."""
         return dict.fromkeys(PARAMETERS, 0) | {key: one.value for key, one in self.numbers.items()}
+
+    @property
+    def collects(self) -> bool:
+        """Whether the model can collect its blocks, and so has a write cliff."""
+        return bool(self.params["scheduled"]) and not self.params["program_pages"]
+
+    @property
+    def zoned(self) -> dict[str, int] | None:
+        """Parameters with its zones, and a few blocks for a conventional namespace; None: it has no
+        zones. `params` write anywhere, as a daemon's store does."""
+        if not any(key in self.geometry for key in ZONES):
+            return None
+        beside = 2 * self.params["collect_blocks"] + 4
+        return self.params | {
+            **{key: self.geometry[key].value for key in ZONES if key in self.geometry},
+            "blocks_per_plane": self.geometry["blocks_per_plane"].value + beside,
+            "zone_size_bytes": self.unit_bytes,
+            "zone_capacity_bytes": self.unit_bytes,
+        }
 
     @property
     def cited(self) -> dict[str, int]:
@@ -163,7 +192,7 @@ def read_drive(path: Path) -> Preset:
     if not isinstance(table.get("about"), str) or not table["about"]:
         raise BadInput("does not say what it is", where, 'write about = "..."')
     numbers = _told(table.get("numbers", []), PARAMETERS, f"{where} numbers")
-    geometry = _told(table.get("geometry", []), GEOMETRY, f"{where} geometry")
+    geometry = _told(table.get("geometry", []), GEOMETRY + ZONES, f"{where} geometry")
     if "like" in table:
         other, said = _like(table["like"], f"{where} like")
         numbers = _guesses(other.numbers, said) | numbers
@@ -246,10 +275,11 @@ def _check_whole(found: Preset, where: str) -> None:
             raise BadInput(
                 f"has no {name}", where, "give it in a group with tag, date and source, or as like"
             )
-    wrong = lib.ofs_nvme_params_wrong(ffi.new("struct ofs_nvme_params *", found.params))
-    if wrong != ffi.NULL:
-        what, _, fix = text_of(wrong).partition("; ")
-        raise BadInput(what, where, fix)
+    for params in filter(None, (found.params, found.zoned)):
+        wrong = lib.ofs_nvme_params_wrong(ffi.new("struct ofs_nvme_params *", params))
+        if wrong != ffi.NULL:
+            what, _, fix = text_of(wrong).partition("; ")
+            raise BadInput(what, where, fix)
 
 
 def _needed(scheduled: bool) -> Iterator[str]:

@@ -14,7 +14,8 @@
  *
  * A drive whose channels have schedulers (`scheduled`) is more like real ones under load: what
  * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
- * flash is that of src/nvme_flash.h; controller and link are the same. It may have blocks, which
+ * flash is that of src/nvme_flash.h; controller and link are the same. It may program several pages
+ * of a plane at once, which its write buffer gathers (`program_pages`). It may have blocks, which
  * it collects (src/nvme_blocks.h); all others write in place. Of its blocks zones may be made
  * (src/nvme_zones.h), which their host writes in order and resets, and the drive never collects;
  * the blocks that are left are a conventional namespace.
@@ -38,12 +39,13 @@ struct ofs_nvme_params {
 	uint32_t page_size_bytes; /* a multiple of 512 */
 	uint32_t queue_depth_max;
 	uint64_t read_ps;             /* tR */
-	uint64_t program_ps;          /* tPROG of one page on one plane, effective */
+	uint64_t program_ps;          /* tPROG of a plane's page, or of program_pages; effective */
 	uint64_t firmware_ps;         /* fixed part of every read, pipelined */
 	uint64_t command_interval_ps; /* 1 / IOPS limit of the controller */
 	uint64_t channel_bytes_per_s;
 	uint64_t link_bytes_per_s;   /* each direction */
-	uint64_t write_buffer_bytes; /* a write ends when buffered, while there is room */
+	uint64_t write_buffer_bytes; /* a write ends when buffered, while there is room; with
+	                              * program_pages each zone has as much of its own */
 	uint32_t retry_per_million;  /* page reads that need a retry */
 	uint32_t retry_factor;       /* factor on tR for such a read */
 	uint64_t write_firmware_ps;  /* fixed part of every write and sync; 0: firmware_ps */
@@ -65,7 +67,16 @@ struct ofs_nvme_params {
 	uint64_t zone_capacity_bytes; /* what can be written of it */
 	uint32_t zone_count;
 	uint32_t zone_open_max;
-	uint32_t zone_active_max; /* open, or closed and partly written */
+	uint32_t zone_active_max;   /* open, or closed and partly written */
+	uint64_t small_read_ps;     /* tR where at most 4 KiB of a page are read; 0: read_ps */
+	uint64_t small_firmware_ps; /* of a read of at most 4 KiB; 0: firmware_ps */
+	uint64_t write_each_ps;     /* of each 4 KiB of a write, beside write_firmware_ps; pipelined */
+	uint32_t program_pages; /* of a plane at once, which writes fill in the order they come; 0: each
+	                          * page as it is written, whole or not */
+	uint32_t stripe_pages;  /* of as many planes, filled 4 KiB in turn; 0 or 1: one after another */
+	uint32_t piece_bytes;   /* of a page on the channel, each on the link at once; 0: a whole page,
+	                          * and on the link when all of the read are in */
+	uint32_t commands_first; /* 1: on the channel, before data that wait to leave */
 };
 /* What a drive with schedulers and blocks has done to its flash. */
 struct ofs_nvme_wear {
@@ -88,6 +99,7 @@ struct ofs_nvme_zone {
 #define OFS_NVME_LATER 0xffffffffffffffff
 #define OFS_NVME_REFUSED 0xfffffffffffffffe
 #define OFS_NVME_HANDLES_MAX 64
+#define OFS_NVME_SMALL_BYTES 4096 /* of a small read, a mapped unit, and each step of a stripe */
 /* Of a zoned drive 1 writes to the conventional namespace, OFS_NVME_ZONE_WRITE to a zone. */
 enum ofs_nvme_io { OFS_NVME_ZONE_RESET = -2, OFS_NVME_DISCARD = -1, OFS_NVME_ZONE_WRITE = 2 };
 struct ofs_nvme_model;

@@ -5,7 +5,7 @@
  * models), with the demands of nvme_model.h. A page is read whole, however few of its bytes are
  * wanted: tR does not depend on them. Only channel and link transfer just the requested bytes.
  */
-#include "nvme_model.h"
+#include "nvme_flash.h"
 
 #define PS_PER_S 1000000000000ull
 
@@ -31,7 +31,8 @@ ofs_nvme_cost(const struct ofs_nvme_params *params, uint64_t offset_bytes, uint3
 		|| params->link_bytes_per_s == 0)
 		return -EINVAL;
 	pages = (offset_bytes + size_bytes - 1) / page - offset_bytes / page + 1;
-	read_ps = params->read_ps + params->read_ps / 1000000 * retries_ppm;
+	read_ps = ofs_nvme_read_ps(params, size_bytes);
+	read_ps += read_ps / 1000000 * retries_ppm;
 	*cost = (struct ofs_nvme_cost){
 		.command_ps = params->command_interval_ps,
 		.media_ps = pages * read_ps / planes,

@@ -3,33 +3,10 @@
 
 #include <stdlib.h>
 
-#include "nvme_flash_parts.h"
+#include "nvme_flash_gather.h"
+#include "nvme_flash_layout.h"
 
-#define SECTOR_SIZE_BYTES 512
 #define PIECE_SIZE_BYTES 1048576 /* of one command, on its way at once */
-
-static uint32_t
-channel_of(const struct ofs_nvme_flash *flash, uint32_t plane)
-{
-	return plane % flash->params.channel_count;
-}
-
-/* Notes whether the plane could take a command. */
-static void
-plane_note(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
-{
-	struct flash_plane *plane = &flash->planes[number];
-	uint64_t *ready = &flash->channels[channel_of(flash, number)].ready;
-	uint64_t bit = 1ull << number / flash->params.channel_count;
-	int reads = plane->reads.first != OFS_NONE;
-	int could = plane->state == PLANE_IDLE
-		&& (reads || plane->step != STEP_NONE || plane->writes.first != OFS_NONE);
-
-	/* A program that ends before it could be suspended is left alone. */
-	if (plane->state == PLANE_PROGRAMS && reads && flash->params.suspend_ps > 0)
-		could = plane->end_ps > now_ps + flash->params.suspend_ps;
-	*ready = could ? *ready | bit : *ready & ~bit;
-}
 
 static void
 plane_start(struct ofs_nvme_flash *flash, uint32_t number, enum plane_state state, uint64_t end_ps)
@@ -53,78 +30,36 @@ channel_take(struct ofs_nvme_flash *flash, uint32_t plane, uint64_t end_ps)
 static void
 command_end(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 {
-	struct flash_command *one = &flash->commands[command];
-	uint64_t rate = flash->params.link_bytes_per_s;
+	const struct flash_command *one = &flash->commands[command];
 
 	if (!one->write && one->size_bytes > 0) {
-		if (now_ps < flash->link_free_ps)
-			now_ps = flash->link_free_ps;
-		now_ps += ofs_nvme_transfer_ps(one->size_bytes, rate);
-		flash->link_free_ps = now_ps;
+		if (flash->params.piece_bytes == 0)
+			link_take(flash, now_ps, one->size_bytes);
+		now_ps = flash->link_free_ps; /* its last piece is the last on the link */
 	}
 	event_push(flash, now_ps, EVENT_END, command);
 }
 
-static void
-page_queue(struct ofs_nvme_flash *flash, uint32_t page, int write, uint64_t now_ps)
-{
-	uint32_t number = flash->pages[page].plane;
-	struct flash_plane *plane = &flash->planes[number];
-
-	list_push(flash, write ? &plane->writes : &plane->reads, page);
-	plane_note(flash, number, now_ps);
-}
-
-static void
-page_free(struct ofs_nvme_flash *flash, uint32_t page)
-{
-	flash->pages[page].next = flash->page_free;
-	flash->page_free = page;
-}
-
-/* The next page of the command waits for its plane, or for the write buffer. */
-static void
+/* The next page of the command waits for its plane, which is returned, or for the write buffer. */
+static uint32_t
 page_begin(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 {
 	struct flash_command *one = &flash->commands[command];
-	uint64_t size = flash->params.page_size_bytes;
-	uint64_t number = one->at_bytes / size, next = (number + 1) * size;
-	uint32_t page = flash->page_free;
+	struct flash_part part = part_take(flash, one);
+	uint32_t page = page_take(flash);
 
-	if (page != OFS_NONE)
-		flash->page_free = flash->pages[page].next;
-	else
-		page = flash->page_used++;
-	assert(page < flash->page_count);
-	if (next > one->end_bytes)
-		next = one->end_bytes;
 	flash->pages[page] = (struct flash_page){
 		.command = command,
-		.plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number),
-		.bytes = (uint32_t)(next - one->at_bytes),
-		.number = flash->blocks ? (uint32_t)(number / flash->plane_count % flash->kept) : 0,
+		.plane = (uint32_t)plane_of(flash, part.page),
+		.bytes = part.bytes,
+		.number = flash->blocks ? (uint32_t)(part.page / flash->plane_count % flash->kept) : 0,
 		.handle = (uint16_t)(one->write - 1),
 	};
-	one->at_bytes = next;
 	if (one->write && flash->params.write_buffer_bytes > 0)
 		list_push(flash, &flash->buffer_waits, page);
 	else
 		page_queue(flash, page, one->write, now_ps);
-}
-
-/* Voids the pages that lie in the range with all of their bytes, also those in the buffer. */
-static void
-pages_discard(struct ofs_nvme_flash *flash, const struct flash_command *command)
-{
-	uint64_t size = flash->params.page_size_bytes, end = command->end_bytes / size;
-
-	for (uint64_t at = (command->at_bytes + size - 1) / size; at < end; at++) {
-		uint32_t plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, at);
-		uint32_t number = (uint32_t)(at / flash->plane_count % flash->kept);
-
-		ofs_nvme_blocks_discard(flash->blocks, plane, number);
-		list_discard(flash, &flash->planes[plane].writes, number);
-	}
+	return flash->pages[page].plane;
 }
 
 /* The next command of the plane goes over its idle channel. */
@@ -164,13 +99,24 @@ plane_command(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 	channel_take(flash, number, end_ps);
 }
 
-static void
-channel_out(struct ofs_nvme_flash *flash, uint32_t page, uint64_t now_ps)
+/* The first page that waits, or a piece of it, leaves. 0: none waits. */
+static int
+channel_out(struct ofs_nvme_flash *flash, struct flash_channel *channel, uint64_t now_ps)
 {
-	struct flash_page *one = &flash->pages[page];
+	const struct flash_page *page;
 
-	channel_take(flash, one->plane,
-		now_ps + ofs_nvme_transfer_ps(one->bytes, flash->params.channel_bytes_per_s));
+	if (channel->out.first == OFS_NONE)
+		return 0;
+	page = &flash->pages[channel->out.first];
+	channel->bytes = page->bytes;
+	if (flash->params.piece_bytes > 0 && page->command != OFS_NONE
+		&& page->bytes > flash->params.piece_bytes)
+		channel->bytes = flash->params.piece_bytes;
+	else
+		list_pop(flash, &channel->out);
+	channel_take(flash, page->plane,
+		now_ps + ofs_nvme_transfer_ps(channel->bytes, flash->params.channel_bytes_per_s));
+	return 1;
 }
 
 /* What an idle channel does next. */
@@ -181,10 +127,8 @@ channel_next(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 
 	if (channel->plane != OFS_NONE)
 		return;
-	if (channel->out.first != OFS_NONE) {
-		channel_out(flash, list_pop(flash, &channel->out), now_ps);
+	if (!flash->params.commands_first && channel_out(flash, channel, now_ps))
 		return;
-	}
 	while (channel->ready) {
 		uint64_t after = channel->ready >> channel->turn << channel->turn;
 		uint32_t at = (uint32_t)__builtin_ctzll(after ? after : channel->ready);
@@ -197,6 +141,7 @@ channel_next(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 		plane_command(flash, plane, now_ps);
 		return;
 	}
+	channel_out(flash, channel, now_ps);
 }
 
 /* One page of the command has done what it waits for; of a long one, another begins. */
@@ -208,22 +153,10 @@ command_page(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 	if (command == OFS_NONE)
 		return;
 	one = &flash->commands[command];
-	if (one->at_bytes < one->end_bytes) {
-		uint64_t number = one->at_bytes / flash->params.page_size_bytes;
-		uint32_t plane = (uint32_t)ofs_nvme_plane(&flash->params, flash->plane_count, number);
-
-		page_begin(flash, command, now_ps);
-		channel_next(flash, channel_of(flash, plane), now_ps);
-	}
+	if (one->at_bytes < one->end_bytes)
+		channel_next(flash, channel_of(flash, page_begin(flash, command, now_ps)), now_ps);
 	if (--one->pages_left == 0)
 		command_end(flash, command, now_ps);
-}
-
-/* What a page takes of the write buffer: a sector at least, so that it holds a bounded number. */
-static uint64_t
-buffered_bytes(const struct flash_page *page)
-{
-	return page->bytes < SECTOR_SIZE_BYTES ? SECTOR_SIZE_BYTES : page->bytes;
 }
 
 /* Pages of writes enter the buffer in order, while there is room; then nobody waits for them. */
@@ -234,9 +167,9 @@ buffer_fill(struct ofs_nvme_flash *flash, uint64_t now_ps)
 		struct flash_page *page = &flash->pages[flash->buffer_waits.first];
 		uint32_t command = page->command, plane = page->plane;
 
-		if (buffered_bytes(page) > flash->buffer_left_bytes)
+		if (buffered_bytes(page) > flash->buffers[0].left_bytes)
 			return;
-		flash->buffer_left_bytes -= buffered_bytes(page);
+		flash->buffers[0].left_bytes -= buffered_bytes(page);
 		page->command = OFS_NONE;
 		page_queue(flash, list_pop(flash, &flash->buffer_waits), 1, now_ps);
 		channel_next(flash, channel_of(flash, plane), now_ps);
@@ -278,7 +211,7 @@ on_channel(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.program_ps);
 	else if (flash->planes[plane].state == PLANE_TAKES_ERASE)
 		plane_start(flash, plane, PLANE_PROGRAMS, now_ps + flash->params.erase_ps);
-	else
+	else if (channel_left(flash, channel, plane, now_ps))
 		plane_done(flash, plane, now_ps);
 	channel_next(flash, number, now_ps);
 }
@@ -288,23 +221,29 @@ on_plane(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
 {
 	struct flash_plane *plane = &flash->planes[number];
 	uint32_t channel = channel_of(flash, number);
+	uint32_t buffer = flash->pages[plane->page].buffer;
 
 	if (plane->state == PLANE_READS) {
 		plane->state = PLANE_HOLDS;
 		list_push(flash, &flash->channels[channel].out, plane->page);
 	} else {
 		if (flash->params.write_buffer_bytes > 0 && plane->page != collector_page(flash, number))
-			flash->buffer_left_bytes += buffered_bytes(&flash->pages[plane->page]);
+			flash->buffers[buffer].left_bytes += buffered_bytes(&flash->pages[plane->page]);
 		plane_done(flash, number, now_ps);
 		buffer_fill(flash, now_ps);
+		writes_admit(flash, now_ps);
 	}
 	channel_next(flash, channel, now_ps);
 }
 
-/* Each plane erases its blocks of a zone, before its next write. */
+/* Each plane erases its blocks of a zone, before its next write; what was gathered is void. */
 static void
-zone_erase(struct ofs_nvme_flash *flash, uint64_t now_ps)
+zone_erase(struct ofs_nvme_flash *flash, uint64_t at_bytes, uint64_t now_ps)
 {
+	struct flash_buffer *buffer = &flash->buffers[buffer_of(flash, OFS_NVME_ZONE_WRITE, at_bytes)];
+
+	buffer->left_bytes += buffer->gathered_bytes;
+	buffer->gathered_bytes = 0;
 	for (uint32_t i = 0; i < flash->plane_count; i++) {
 		struct flash_plane *plane = &flash->planes[i];
 
@@ -313,6 +252,7 @@ zone_erase(struct ofs_nvme_flash *flash, uint64_t now_ps)
 			plane->step = STEP_ZONE;
 		plane_note(flash, i, now_ps);
 	}
+	writes_admit(flash, now_ps);
 	for (uint32_t i = 0; i < flash->params.channel_count; i++)
 		channel_next(flash, i, now_ps);
 }
@@ -321,20 +261,35 @@ static void
 on_arrive(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
 {
 	struct flash_command *one = &flash->commands[command];
-	uint64_t size = flash->params.page_size_bytes;
 
-	one->pages_left = (one->end_bytes + size - 1) / size - one->at_bytes / size;
 	if (one->write == OFS_NVME_DISCARD && flash->blocks)
 		pages_discard(flash, one);
 	if (one->write == OFS_NVME_ZONE_RESET)
-		zone_erase(flash, now_ps);
+		zone_erase(flash, one->at_bytes, now_ps);
 	if (one->write < 0 || one->size_bytes == 0) {
 		command_end(flash, command, now_ps);
 		return;
 	}
+	if (ofs_nvme_gathers(&flash->params, one->write)) {
+		writes_push(flash, command);
+		writes_admit(flash, now_ps);
+		return;
+	}
+	one->pages_left = parts_count(flash, one);
 	for (uint32_t i = 0; i < flash->pages_each && one->at_bytes < one->end_bytes; i++)
 		page_begin(flash, command, now_ps);
 	buffer_fill(flash, now_ps);
+	for (uint32_t i = 0; i < flash->params.channel_count; i++)
+		channel_next(flash, i, now_ps);
+}
+
+static void
+on_crossed(struct ofs_nvme_flash *flash, uint32_t command, uint64_t now_ps)
+{
+	if (write_gather(flash, command, now_ps))
+		command_end(flash, command, now_ps);
+	else
+		writes_admit(flash, now_ps);
 	for (uint32_t i = 0; i < flash->params.channel_count; i++)
 		channel_next(flash, i, now_ps);
 }
@@ -380,6 +335,8 @@ ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nv
 
 		if (event.kind == EVENT_ARRIVE) {
 			on_arrive(flash, event.index, at_ps);
+		} else if (event.kind == EVENT_CROSSED) {
+			on_crossed(flash, event.index, at_ps);
 		} else if (event.kind == EVENT_CHANNEL) {
 			on_channel(flash, event.index, at_ps);
 		} else if (event.kind == EVENT_PLANE) {
@@ -412,10 +369,12 @@ ofs_nvme_flash_reset(struct ofs_nvme_flash *flash)
 	flash->counter = flash->link_free_ps = flash->sequence = 0;
 	flash->event_count = flash->page_used = flash->command_used = 0;
 	flash->command_count = 0;
-	flash->zone_pages = flash->zone_erased = 0;
+	flash->zone_pages = flash->zone_erased = flash->programs = 0;
 	flash->command_free = flash->page_free = OFS_NONE;
-	flash->buffer_left_bytes = flash->params.write_buffer_bytes;
-	flash->buffer_waits = empty;
+	for (uint32_t i = 0; i < flash->buffer_count; i++)
+		flash->buffers[i] = (struct flash_buffer){flash->params.write_buffer_bytes, 0};
+	flash->buffer_waits = flash->takes = empty;
+	flash->write_link_free_ps = 0;
 	for (uint32_t i = 0; i < flash->params.channel_count; i++)
 		flash->channels[i] = (struct flash_channel){.out = empty, .plane = OFS_NONE};
 	for (uint32_t i = 0; i < flash->plane_count; i++) {
@@ -450,13 +409,21 @@ ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_params *p
 	/* A buffered write ends before its pages are programmed. */
 	flash->page_count = params->queue_depth_max * flash->pages_each
 		+ (uint32_t)(params->write_buffer_bytes / SECTOR_SIZE_BYTES);
+	flash->buffer_count = 1;
+	if (params->program_pages > 0 && params->zone_size_bytes > 0) {
+		flash->buffer_count += params->zone_count;
+		flash->page_count +=
+			params->zone_count * (uint32_t)(params->write_buffer_bytes / program_bytes(flash));
+	}
 	flash->event_max = params->queue_depth_max + params->channel_count + flash->plane_count;
 	flash->channels = calloc(params->channel_count, sizeof(*flash->channels));
 	flash->planes = calloc(flash->plane_count, sizeof(*flash->planes));
 	flash->commands = calloc(params->queue_depth_max, sizeof(*flash->commands));
 	flash->pages = calloc(flash->page_count + flash->plane_count, sizeof(*flash->pages));
 	flash->events = calloc(flash->event_max, sizeof(*flash->events));
-	if (!flash->channels || !flash->planes || !flash->commands || !flash->pages || !flash->events)
+	flash->buffers = calloc(flash->buffer_count, sizeof(*flash->buffers));
+	if (!flash->channels || !flash->planes || !flash->commands || !flash->pages || !flash->events
+		|| !flash->buffers)
 		return -ENOMEM;
 	if (params->blocks_per_plane > 0) {
 		const struct ofs_nvme_params collected = ofs_nvme_conventional(params);
@@ -480,5 +447,6 @@ ofs_nvme_flash_close(struct ofs_nvme_flash *flash)
 	free(flash->commands);
 	free(flash->pages);
 	free(flash->events);
+	free(flash->buffers);
 	free(flash);
 }

@@ -4,13 +4,17 @@
  * Model: a plane has one page register, so it is busy from the command of a read until its data
  * have left over the channel, and from the data of a write until they are programmed. A channel
  * carries one transfer at a time, to its end: first data that wait to leave, in the order they
- * were ready, and only with none waiting the next command, of its planes in turn. Of a plane,
+ * were ready, and only with none waiting the next command, of its planes in turn; or commands
+ * first (`commands_first`). Of a plane,
  * reads come first, then writes; a read suspends a program if the drive can. So what comes later
  * overtakes, and an end is known when it comes: events in a heap, in order of time and then of
- * cause. The data of a read cross the link when all of its pages are in the drive. A long command
+ * cause. The data of a read cross the link when all of its pages are in the drive, or by pieces as
+ * they leave the channel (`piece_bytes`). A long command
  * has its first pages on the way, and each that is done begins another. A write ends when its
  * pages are in the buffer or, without one, when they are programmed; a read never finds its data
- * there. Where planes have blocks, pages lie where nvme_blocks.h says, and a plane that collects
+ * there. With `program_pages` the buffer gathers what is written (nvme_flash_gather.h), and each
+ * zone has a buffer of its own. Where planes have blocks, pages lie where nvme_blocks.h
+ * says, and a plane that collects
  * moves one page after another out of the victim, over the channel and back, and erases it; reads
  * go first, and writes wait until it is done. So does each plane erase its blocks of a zone that
  * was reset; a page of a zone lies where its address says.
@@ -32,7 +36,8 @@ int ofs_nvme_flash_open(struct ofs_nvme_flash **out, const struct ofs_nvme_param
 	uint64_t seed);
 void ofs_nvme_flash_close(struct ofs_nvme_flash *flash);
 void ofs_nvme_flash_reset(struct ofs_nvme_flash *flash);
-/* The command reaches the flash at `at_ps`, not before the last event. `write` as the model's. */
+/* The command reaches the flash at `at_ps`, not before the last event; one whose data are gathered
+ * before firmware and link. `write` as the model's. */
 void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int write, uint64_t tag,
 	uint64_t offset_bytes, uint32_t size_bytes);
 uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);
@@ -48,6 +53,22 @@ static inline uint64_t
 ofs_nvme_mix(uint64_t x)
 {
 	return ofs_mix(x + 0x9e3779b97f4a7c15ull);
+}
+
+/* Whether the buffer makes programs of such a write. */
+static inline int
+ofs_nvme_gathers(const struct ofs_nvme_params *params, int write)
+{
+	return params->program_pages > 0 && write > 0
+		&& (write == OFS_NVME_ZONE_WRITE || params->blocks_per_plane == 0);
+}
+
+static inline uint64_t
+ofs_nvme_write_firmware_ps(const struct ofs_nvme_params *params, uint64_t bytes)
+{
+	uint64_t units = (bytes + OFS_NVME_SMALL_BYTES - 1) / OFS_NVME_SMALL_BYTES;
+
+	return params->write_firmware_ps + units * params->write_each_ps;
 }
 
 /* Rounded up, so that a server never exceeds its rate. bytes < 2^32. */
@@ -74,14 +95,22 @@ ofs_nvme_plane(const struct ofs_nvme_params *params, uint64_t plane_count, uint6
 	return (plane + ofs_nvme_mix(round) % plane_count) % plane_count;
 }
 
-/* tR, with a retry where the draw says so. */
+/* How many tR a read takes: with a retry where the draw says so. */
 static inline uint64_t
-ofs_nvme_read_ps(const struct ofs_nvme_params *params, uint64_t seed, uint64_t *counter)
+ofs_nvme_reads(const struct ofs_nvme_params *params, uint64_t seed, uint64_t *counter)
 {
 	int retried = params->retry_per_million > 0
 		&& ofs_nvme_mix(seed ^ (*counter)++) % 1000000u < params->retry_per_million;
 
-	return params->read_ps * (retried ? params->retry_factor : 1);
+	return retried ? params->retry_factor : 1;
+}
+
+/* tR of so many bytes of a page. */
+static inline uint64_t
+ofs_nvme_read_ps(const struct ofs_nvme_params *params, uint64_t bytes)
+{
+	return bytes <= OFS_NVME_SMALL_BYTES && params->small_read_ps > 0 ? params->small_read_ps
+																	  : params->read_ps;
 }
 
 #endif

@@ -14,7 +14,9 @@
 #include "nvme_flash.h"
 #include "nvme_zones.h"
 
-enum event_kind { EVENT_ARRIVE, EVENT_CHANNEL, EVENT_PLANE, EVENT_END };
+#define SECTOR_SIZE_BYTES 512
+
+enum event_kind { EVENT_ARRIVE, EVENT_CROSSED, EVENT_CHANNEL, EVENT_PLANE, EVENT_END };
 enum plane_state {
 	PLANE_IDLE,
 	PLANE_TAKES_READ, /* the command is on the channel */
@@ -38,9 +40,11 @@ struct flash_command {
 	uint64_t tag;
 	uint64_t at_bytes, end_bytes; /* what has not begun */
 	uint64_t pages_left;
+	uint32_t slot; /* of those of a stripe that its bytes lie in, the next */
 	uint32_t size_bytes;
-	int32_t write; /* as of ofs_nvme_model_submit */
-	uint32_t next; /* of the free ones */
+	int32_t write;        /* as of ofs_nvme_model_submit */
+	uint32_t chunk_bytes; /* of a write, on their way to the buffer */
+	uint32_t next;        /* of the free ones, or of those that wait for the buffer */
 };
 
 /* A page on its way; `next` in whichever list it is. */
@@ -50,12 +54,19 @@ struct flash_page {
 	uint32_t plane;
 	uint32_t bytes;
 	uint32_t number; /* of those that the plane keeps, where it has blocks */
+	uint32_t buffer; /* of a write */
 	uint16_t handle;
 	uint16_t discarded; /* while it was in the buffer */
 };
 
 struct flash_list {
 	uint32_t first, last;
+};
+
+/* Of all writes, or of one zone's where programs are gathered. */
+struct flash_buffer {
+	uint64_t left_bytes;
+	uint32_t gathered_bytes; /* of the program that is not full yet */
 };
 
 struct flash_plane {
@@ -74,14 +85,18 @@ struct flash_channel {
 	uint64_t ready;        /* a bit for each plane that could take a command */
 	uint32_t turn;         /* whose turn is next */
 	uint32_t plane;        /* whose transfer runs; OFS_NONE: none */
+	uint32_t bytes;        /* of the data that leave */
 };
 
 struct ofs_nvme_flash {
 	struct ofs_nvme_params params;
 	uint64_t seed, counter;
 	uint64_t link_free_ps, sequence;
-	uint64_t buffer_left_bytes;
+	uint64_t programs;              /* gathered outside of zones */
 	struct flash_list buffer_waits; /* pages of writes that found it full */
+	struct flash_list takes;        /* commands that are gathered, before they cross */
+	uint64_t write_link_free_ps;    /* of those */
+	struct flash_buffer *buffers;
 	struct flash_channel *channels;
 	struct flash_plane *planes;
 	struct flash_command *commands;
@@ -90,7 +105,7 @@ struct ofs_nvme_flash {
 	struct ofs_nvme_blocks *blocks;   /* NULL: its blocks have no end */
 	uint64_t kept;                    /* pages of a plane, where it has blocks */
 	uint64_t zone_pages, zone_erased; /* written, and blocks */
-	uint32_t plane_count, page_count, event_count, event_max;
+	uint32_t plane_count, page_count, buffer_count, event_count, event_max;
 	uint32_t command_free, command_used, command_count; /* the count: those not ended */
 	uint32_t page_free, page_used;
 	uint32_t pages_each; /* of one command, begun and not done */
@@ -132,7 +147,8 @@ page_place(struct ofs_nvme_flash *flash, uint32_t plane, const struct flash_page
 	int collects;
 
 	if (flash->params.zone_size_bytes > 0 && page->handle > 0) {
-		flash->zone_pages++;
+		flash->zone_pages +=
+			(page->bytes + flash->params.page_size_bytes - 1) / flash->params.page_size_bytes;
 		return 0;
 	}
 	collects = ofs_nvme_blocks_write(flash->blocks, plane, page->number, page->handle, now_ps);
@@ -182,18 +198,19 @@ static inline uint64_t
 page_read_ps(struct ofs_nvme_flash *flash, uint32_t plane, uint64_t now_ps)
 {
 	const struct ofs_nvme_params *params = &flash->params;
-	uint64_t read_ps = ofs_nvme_read_ps(params, flash->seed, &flash->counter);
+	uint64_t drawn = ofs_nvme_reads(params, flash->seed, &flash->counter);
 	uint64_t reads, at = flash->planes[plane].page;
+	uint64_t read_ps = ofs_nvme_read_ps(params, flash->pages[at].bytes);
 
 	if (params->retry_age_ps == 0)
-		return read_ps;
+		return drawn * read_ps;
 	reads = 1
 		+ ofs_nvme_blocks_age_ps(flash->blocks, plane,
 			  at < flash->page_count ? flash->pages[at].number : OFS_NONE, now_ps)
 			/ params->retry_age_ps;
 	if (reads > params->retry_factor)
 		reads = params->retry_factor;
-	return read_ps > reads * params->read_ps ? read_ps : reads * params->read_ps;
+	return (drawn > reads ? drawn : reads) * read_ps;
 }
 
 /* A plane knows where its event is. */
@@ -234,6 +251,89 @@ event_pop(struct ofs_nvme_flash *flash)
 
 	event_remove(flash, 0);
 	return event;
+}
+
+/* Data of a read cross the link after all that came before. */
+static inline void
+link_take(struct ofs_nvme_flash *flash, uint64_t now_ps, uint32_t bytes)
+{
+	if (flash->link_free_ps < now_ps)
+		flash->link_free_ps = now_ps;
+	flash->link_free_ps += ofs_nvme_transfer_ps(bytes, flash->params.link_bytes_per_s);
+}
+
+/* Data of the plane's page have left. 0: there is more of it, which is the next that leaves. */
+static inline int
+channel_left(struct ofs_nvme_flash *flash, const struct flash_channel *channel, uint32_t plane,
+	uint64_t now_ps)
+{
+	struct flash_page *page = &flash->pages[flash->planes[plane].page];
+
+	if (flash->params.piece_bytes == 0 || page->command == OFS_NONE)
+		return 1;
+	link_take(flash, now_ps, channel->bytes);
+	page->bytes -= channel->bytes;
+	return page->bytes == 0;
+}
+
+/* What a page takes of the write buffer: a sector at least, so that it holds a bounded number. */
+static inline uint64_t
+buffered_bytes(const struct flash_page *page)
+{
+	return page->bytes < SECTOR_SIZE_BYTES ? SECTOR_SIZE_BYTES : page->bytes;
+}
+
+static inline uint32_t
+channel_of(const struct ofs_nvme_flash *flash, uint32_t plane)
+{
+	return plane % flash->params.channel_count;
+}
+
+/* Notes whether the plane could take a command. */
+static inline void
+plane_note(struct ofs_nvme_flash *flash, uint32_t number, uint64_t now_ps)
+{
+	struct flash_plane *plane = &flash->planes[number];
+	uint64_t *ready = &flash->channels[channel_of(flash, number)].ready;
+	uint64_t bit = 1ull << number / flash->params.channel_count;
+	int reads = plane->reads.first != OFS_NONE;
+	int could = plane->state == PLANE_IDLE
+		&& (reads || plane->step != STEP_NONE || plane->writes.first != OFS_NONE);
+
+	/* A program that ends before it could be suspended is left alone. */
+	if (plane->state == PLANE_PROGRAMS && reads && flash->params.suspend_ps > 0)
+		could = plane->end_ps > now_ps + flash->params.suspend_ps;
+	*ready = could ? *ready | bit : *ready & ~bit;
+}
+
+static inline void
+page_queue(struct ofs_nvme_flash *flash, uint32_t page, int write, uint64_t now_ps)
+{
+	uint32_t number = flash->pages[page].plane;
+	struct flash_plane *plane = &flash->planes[number];
+
+	list_push(flash, write ? &plane->writes : &plane->reads, page);
+	plane_note(flash, number, now_ps);
+}
+
+static inline uint32_t
+page_take(struct ofs_nvme_flash *flash)
+{
+	uint32_t page = flash->page_free;
+
+	if (page != OFS_NONE)
+		flash->page_free = flash->pages[page].next;
+	else
+		page = flash->page_used++;
+	assert(page < flash->page_count);
+	return page;
+}
+
+static inline void
+page_free(struct ofs_nvme_flash *flash, uint32_t page)
+{
+	flash->pages[page].next = flash->page_free;
+	flash->page_free = page;
 }
 
 #endif

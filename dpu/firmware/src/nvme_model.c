@@ -151,7 +151,8 @@ model_read_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_ps
 	uint64_t bytes)
 {
 	uint64_t plane = ofs_nvme_plane(&model->params, model->plane_count, page);
-	uint64_t read_ps = ofs_nvme_read_ps(&model->params, model->seed, &model->random_counter);
+	uint64_t read_ps =
+		model->params.read_ps * ofs_nvme_reads(&model->params, model->seed, &model->random_counter);
 	uint64_t end_ps;
 
 	end_ps = max_u64(ready_ps, model->plane_free_ps[plane]) + read_ps;
@@ -178,6 +179,17 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 	/* The transfer to the die uses its channel, like the reads; no request waits for it. */
 	server_reserve(&model->channels[plane % model->params.channel_count], now_ps, end_ps, bytes);
 	return end_ps;
+}
+
+/* What firmware takes of a command, beside its interval. */
+static uint64_t
+firmware_ps(const struct ofs_nvme_params *params, int write, uint32_t size_bytes)
+{
+	if (write || size_bytes == 0)
+		return ofs_nvme_write_firmware_ps(params, write > 0 ? size_bytes : 0);
+	return size_bytes <= OFS_NVME_SMALL_BYTES && params->small_firmware_ps > 0
+		? params->small_firmware_ps
+		: params->firmware_ps;
 }
 
 /* Why the drive does not take what is asked of its zones; NULL: it does. */
@@ -213,11 +225,11 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, 
 	if (model->refusal != NULL)
 		return OFS_NVME_REFUSED;
 	model->controller_free_ps = start_ps + model->params.command_interval_ps;
-	ready_ps = start_ps;
-	ready_ps +=
-		write || size_bytes == 0 ? model->params.write_firmware_ps : model->params.firmware_ps;
+	ready_ps = start_ps + firmware_ps(&model->params, write, size_bytes);
 	if (model->flash != NULL) {
-		if (write > 0 && size_bytes > 0)
+		if (size_bytes > 0 && ofs_nvme_gathers(&model->params, write))
+			ready_ps = start_ps;
+		else if (write > 0 && size_bytes > 0)
 			ready_ps = server_reserve(&model->link[1], now_ps, ready_ps, size_bytes);
 		ofs_nvme_flash_submit(model->flash, ready_ps, write, tag, offset_bytes, size_bytes);
 		return OFS_NVME_LATER;
@@ -315,6 +327,38 @@ blocks_wrong(const struct ofs_nvme_params *p)
 	return NULL;
 }
 
+/* The buffer holds a program that is not full yet and a page that does not fit into it. */
+static const char *
+programs_wrong(const struct ofs_nvme_params *p)
+{
+	uint64_t program_bytes = (uint64_t)p->program_pages * p->page_size_bytes;
+
+	if (!p->scheduled
+		&& (p->small_read_ps || p->small_firmware_ps || p->write_each_ps || p->program_pages
+			|| p->stripe_pages > 1 || p->piece_bytes || p->commands_first))
+		return "small reads, programs of several pages, stripes and pieces are of drives with "
+			   "schedulers; give scheduled, or leave them out";
+	if (p->stripe_pages > 1
+		&& (p->program_pages != 1 || p->zone_size_bytes > 0
+			|| p->page_size_bytes % OFS_NVME_SMALL_BYTES != 0))
+		return "pages that are filled in turn are whole 4 KiB, each a program of its own, and in "
+			   "no "
+			   "zone; give program_pages = 1, or leave stripe_pages out";
+	if (p->program_pages == 0)
+		return NULL;
+	if (p->blocks_per_plane > 0 && p->zone_size_bytes == 0)
+		return "a drive that gathers programs collects nothing in this model; leave "
+			   "blocks_per_plane out, or program_pages";
+	if (p->write_buffer_bytes < program_bytes + p->page_size_bytes)
+		return "the write buffer does not hold a program and a page; raise write_buffer_bytes or "
+			   "lower program_pages";
+	if (p->zone_size_bytes > 0
+		&& (p->pages_per_block % p->program_pages || p->zone_capacity_bytes % program_bytes))
+		return "a block, or what can be written of a zone, is not whole programs; make "
+			   "pages_per_block and zone_capacity_bytes multiples of program_pages";
+	return NULL;
+}
+
 /* What a drive with schedulers has besides. Its planes are bits of a word. */
 static int
 scheduled_valid(const struct ofs_nvme_params *p)
@@ -323,7 +367,9 @@ scheduled_valid(const struct ofs_nvme_params *p)
 		&& in_range(p->write_buffer_bytes, 0, 1 << 30)
 		&& (p->write_buffer_bytes == 0 || p->write_buffer_bytes >= p->page_size_bytes)
 		&& in_range(p->read_command_ps, 1, PS_PER_S) && in_range(p->program_command_ps, 1, PS_PER_S)
-		&& in_range(p->suspend_ps, 0, PS_PER_S);
+		&& in_range(p->suspend_ps, 0, PS_PER_S) && in_range(p->small_read_ps, 0, PS_PER_S)
+		&& in_range(p->small_firmware_ps, 0, PS_PER_S) && in_range(p->write_each_ps, 0, PS_PER_S)
+		&& in_range(p->program_pages, 0, 64) && in_range(p->stripe_pages, 0, 64);
 }
 
 static int
@@ -355,7 +401,9 @@ ofs_nvme_params_wrong(const struct ofs_nvme_params *params)
 	if (!params_valid(params))
 		return "a parameter of the drive is out of range; give every one, within what "
 			   "nvme_model.h says";
-	wrong = ofs_nvme_zones_wrong(params);
+	wrong = programs_wrong(params);
+	if (wrong == NULL)
+		wrong = ofs_nvme_zones_wrong(params);
 	if (wrong != NULL)
 		return wrong;
 	collected = ofs_nvme_conventional(params);

@@ -78,6 +78,7 @@ ofs_nvme_zones_write(struct ofs_nvme_zones *z, uint64_t offset_bytes, uint64_t s
 	const struct ofs_nvme_params *p = &z->params;
 	uint64_t number = offset_bytes / p->zone_size_bytes, at = offset_bytes % p->zone_size_bytes;
 	struct ofs_nvme_zone *zone = &z->zones[number];
+	uint64_t unit = p->program_pages > 0 ? OFS_NVME_SMALL_BYTES : p->page_size_bytes;
 	const char *refused;
 
 	if (number >= p->zone_count)
@@ -86,7 +87,7 @@ ofs_nvme_zones_write(struct ofs_nvme_zones *z, uint64_t offset_bytes, uint64_t s
 		return "the zone is full; reset it first";
 	if (at != zone->written_bytes)
 		return "a zone is written at its write pointer alone; write there, or reset the zone";
-	if (size_bytes > p->zone_capacity_bytes - at || size_bytes % p->page_size_bytes != 0)
+	if (size_bytes > p->zone_capacity_bytes - at || size_bytes % unit != 0)
 		return "a write to a zone is whole pages within its capacity; cut it there";
 	refused = zone_open(z, zone);
 	if (refused != NULL)

@@ -37,13 +37,16 @@ LOADS = tuple(range(10, 100, 10))
 SIZES = tuple(512 << shift for shift in range(9))
 ARRIVALS = 12_000
 LARGE = 128 * KIB
-WRITTEN_BYTES = 1280 << 20
+LARGE_PLACES = range(0, 1280 << 20, LARGE)
 """Of a sustained write; the first half fills the write buffer."""
 PLANES, BLOCKS, PAGES = 4, 256, 64
 """Of the slice, and what its planes and blocks have."""
 WINDOWS, ROUNDS = 4, 8
 """Points of the cliff for each time that the slice's pages are written, and how often they are."""
 AT_ONCE = "a drive without schedulers: nothing is collected, so writes keep the rate of the flash"
+GATHERED = (
+    "a drive that gathers programs: nothing is collected, so writes keep the rate of the flash"
+)
 
 
 class NumberRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,13 +121,17 @@ def card(drive: Preset) -> DriveCard:
     """Everything that the model says of the drive. It takes seconds."""
     sizes = [_sized(drive.params, size) for size in SIZES]
     rates = {one.size_bytes: one for one in sizes}
-    cliff = _cliff(drive.params) if drive.params["scheduled"] else []
+    cliff = _cliff(drive.params) if drive.collects else []
+    gathered, absent = None, AT_ONCE
+    if drive.params["program_pages"]:
+        gathered = _write_rate(drive.params, _places(4 * KIB, 1 << 16), 4 * KIB, 128)
+        absent = GATHERED
     modelled: dict[str, float | None] = {
         "read_bytes_per_s": rates[LARGE].bytes_per_s,
-        "write_bytes_per_s": _write_rate(drive.params),
+        "write_bytes_per_s": LARGE * _write_rate(drive.params, LARGE_PLACES, LARGE, 64),
         "read_iops": rates[4 * KIB].per_second,
         "small_read_iops": rates[512].per_second,
-        "write_iops": _steady(cliff) if cliff else None,
+        "write_iops": _steady(cliff) if cliff else gathered,
         "read_latency_ps": _alone(drive.params, write=False),
         "write_latency_ps": _alone(drive.params, write=True),
     }
@@ -164,7 +171,7 @@ def card(drive: Preset) -> DriveCard:
         load=[_loaded(drive.params, rates[4 * KIB].per_second, percent) for percent in LOADS],
         sizes=sizes,
         cliff=cliff,
-        cliff_absent="" if cliff else AT_ONCE,
+        cliff_absent="" if cliff else absent,
     )
 
 
@@ -220,12 +227,13 @@ def _sized(params: dict[str, int], size_bytes: int) -> SizeRow:
     return SizeRow(size_bytes=size_bytes, per_second=rate, bytes_per_s=rate * size_bytes)
 
 
-def _write_rate(params: dict[str, int]) -> float:
-    """Bytes per second of sequential writes that the buffer does not hold."""
-    offsets = range(0, WRITTEN_BYTES, LARGE)
-    ends = list(_closed(NvmeModel(params), offsets, LARGE, 64, write=True))
+def _write_rate(
+    params: dict[str, int], offsets: Sequence[int], size_bytes: int, depth: int
+) -> float:
+    """Writes per second, when the buffer is full."""
+    ends = list(_closed(NvmeModel(params), offsets, size_bytes, depth, write=True))
     half = len(ends) // 2
-    return (len(ends) - 1 - half) * LARGE * S_PS / (ends[-1] - ends[half])
+    return (len(ends) - 1 - half) * S_PS / (ends[-1] - ends[half])
 
 
 def _alone(params: dict[str, int], *, write: bool) -> float:

@@ -160,11 +160,11 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
     options.check()
     tokens = trace.need_blocks("wear")
     params = drive.params
-    if not params["scheduled"]:
+    if not drive.collects:
         raise BadInput(
-            f"{drive.name} does not collect",
+            f"the model of {drive.name} does not collect",
             "drive wear",
-            "choose one with schedulers: `offstage drive presets`",
+            "choose one whose card has a write cliff: `offstage drive presets NAME`",
         )
     if options.spare_permille is not None:
         params |= {"spare_permille": options.spare_permille}

@@ -23,6 +23,7 @@ from offstage.asic_model.result import Logged, Times, UnitRun, times_of
 from offstage.asic_model.samples import REST_NS
 from offstage.asic_model.services import Services
 from offstage.asic_model.trace import Trace
+from offstage.asic_model.turns import Asked, Turns
 from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Limits, Network
 
@@ -91,7 +92,8 @@ class Device(Calls):
     """Timed calls and the chip that serves what is asked. `starts`: reads that found none in
     flight; `wakes`: those of them after `REST_NS` without; `rests`: commands after as long
     without a command or a read's end, and `cold_scores` those of them and of the commands that
-    arrive while the reactor wakes up, which the same turn takes."""
+    arrive while the reactor wakes up, which the same turn takes. Where services are drawn, the
+    reactor works in turns."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         super().__init__()
@@ -110,7 +112,9 @@ class Device(Calls):
             drawn=True,
         )
         disk = preset.disk if (drive or preset.nvme.drive) == "disk" else None
-        self._services = Services(disk, seed) if disk is not None and disk.service.spread else None
+        self._turns: Turns | None = None
+        if disk is not None and disk.service.spread:
+            self._turns = Turns(preset, Services(disk, seed), self.at, self._enter)
         self._reading = 0
         self.starts = self.wakes = self.rests = self.cold_scores = 0
         self._active_ps = self._idle_ps = 0
@@ -119,31 +123,40 @@ class Device(Calls):
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
-        self._outside: deque[tuple[int, str, Callable[[int], None], dict[str, Any]]] = deque()
+        self._outside: deque[Asked] = deque()
 
     def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: Any) -> int:
         """Submit a request; `done` gets its completion time. Returns the request's tag. While the
         chip is full, the request waits outside until another one completes."""
         self._tags += 1
         if kind == "read":
-            if self._services is not None:
-                drawn_ns = self._services.draw_ns(request["cause"], self._reading, now_ps)
-                request["score_count"] = drawn_ns
             if self._reading == 0:
+                rested = now_ps - self._idle_ps >= REST_NS * PS
                 self.starts += 1
-                self.wakes += now_ps - self._idle_ps >= REST_NS * PS
+                self.wakes += rested
+                if self._turns is not None:
+                    self._turns.starts(rested)
             self._reading += 1
             done = partial(self._read, done)
+            if self._turns is not None:
+                self._turns.read(self._tags, done, request)
+                return self._tags
         elif kind == "command":
-            if now_ps - self._active_ps >= REST_NS * PS:
+            rested = now_ps - self._active_ps >= REST_NS * PS
+            if rested:
                 self.rests += 1
                 self._awake_ps = now_ps + self._wake_ps
             if now_ps <= self._awake_ps:
                 self.cold_scores += request["score_count"]
             self._active_ps = now_ps
-        self._outside.append((self._tags, kind, done, request))
-        self._admit(now_ps)
+            if self._turns is not None:
+                done = self._turns.command(now_ps, done, rested=rested)
+        self._enter((self._tags, kind, done, request), now_ps)
         return self._tags
+
+    def _enter(self, asked: Asked, now_ps: int) -> None:
+        self._outside.append(asked)
+        self._admit(now_ps)
 
     def _read(self, done: Callable[[int], None], now_ps: int) -> None:
         self._reading -= 1
@@ -167,13 +180,18 @@ class Device(Calls):
                 now_ps = max(now_ps, end_ps)
                 done = self._owed.pop(tag)
                 self._admit(now_ps)
-                done(now_ps)
+                self._call(done, now_ps)
             if not ends:
                 assert self._due, "a request never completes"
                 at_ps, _, call = heapq.heappop(self._due)
                 now_ps = max(now_ps, at_ps)
-                call(now_ps)
+                self._call(call, now_ps)
         return now_ps
+
+    def _call(self, call: Callable[[int], None], now_ps: int) -> None:
+        call(now_ps)
+        if self._turns is not None:
+            self._turns.submit(now_ps, self._reading)
 
 
 @dataclass(slots=True)

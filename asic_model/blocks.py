@@ -223,9 +223,10 @@ class Cores(Block, frozen=True, kw_only=True):
     score: Annotated[Number, _of("time", "added per score")]
     read: Annotated[Number, _of("time", "to build, submit and check a read")]
     publish: Annotated[Number, _of("time", "to publish and answer a staged block")]
-    start: Annotated[
-        Number, _of("time", "of the processor, added to a read that finds the drive idle")
+    answer: Annotated[
+        Number, _of("time", "added to a command that waits for reads, before and after them")
     ]
+    start: Annotated[Number, _of("time", "added to a read that finds the drive idle")]
     wake: Annotated[Number, _of("time", "added to that where the drive was idle for 1 ms")]
     cold: Annotated[Number, _of("time", "of the processor, added to a command after 1 ms of rest")]
     cold_score: Annotated[Number, _of("time", "added to that for each score")]

@@ -6,8 +6,9 @@ on its work: commands, demands and scores where it decides, reads where it submi
 processor time says the same beside other work, where the clock does not. Scores come with every
 command of a workload alike, so runs of contexts of different lengths tell the two apart. The
 service of reads is drawn from all reads of the run, by cause and by the reads beside them
-(`services.py`). What remains are waits between two processes, of which the model has one each:
-their medians.
+(`services.py`). What remains are waits, of which the model has one each: their medians. They are
+those between two processes, and that of a command for the reactor before its first read and after
+its last, of which the costs of these reads are no part.
 
 What can fail: `BadInput`, one line, for a run with too few samples of a parameter.
 """
@@ -55,6 +56,9 @@ def fit(
             turns = int((samples.turns[work] > 0).sum())
         if _enough(turns, least, f"undisturbed turns with {work}", where):
             found[f"cores.{name}"] = _ps(samples.ranges[work])
+    if _enough(len(samples.around), least, "commands that waited for their reads", where):
+        reads = samples.costs["begun"] + samples.costs["ended"] * samples.awaited
+        found["cores.answer"] = _ps(_median(np.maximum(samples.around - reads, 0)))
     answer = stages["answer"] if "answer" in stages else None
     if _enough(len(samples.ring), least, "commands with the time when they were sent", where):
         median = _ps(_median(samples.ring))
@@ -85,7 +89,7 @@ def _ps(cost: Cost) -> Cost:
     return Cost(cost.value * PS, cost.low * PS, cost.high * PS, cost.count)
 
 
-def _median(values: npt.NDArray[np.int64]) -> Cost:
+def _median(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> Cost:
     """The median, with the order statistics around it that bound it with 95 %."""
     ordered, count = np.sort(values), len(values)
     apart = MEDIAN_Z * np.sqrt(count) / 2
@@ -113,7 +117,7 @@ def _with(preset: Preset, found: dict[str, Cost]) -> Preset:
 
 
 def _with_disk(preset: Preset, samples: Samples) -> Preset:
-    took = samples.service
+    took = np.maximum(samples.service - samples.held, 1)
     mean, count = float(took.mean()), len(took)
     wide = float(MEDIAN_Z * took.std() / np.sqrt(count))
     found = {

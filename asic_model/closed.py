@@ -87,6 +87,7 @@ class ClosedLoop:
         slots = round(trace.config.slot_count * elsewhere.arena)
         self._core = Core(limited(preset, replace(trace.config, slot_count=slots)), trace.policy)
         self.prefixes = Prefixes(entries)
+        self._answer_ps = 0 if preset.cores is None else preset.cores.answer.whole
         self._ticks = bool(trace.policy.prefetch_bytes_per_s_max or trace.policy.lease_ns)
         self._tick_ns: int | None = None
         self._sessions: dict[int, int] = {}
@@ -346,7 +347,7 @@ class ClosedLoop:
             return
         if action["rc"] == 0:
             assert item.served is not None
-            item.served.staged_ps = now_ps
+            item.served.staged_ps = now_ps + self._answer_ps
             self._hit(item, 1, now_ps, read_tag)
             return
         item.busy += action["rc"] == -errno.EAGAIN

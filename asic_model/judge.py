@@ -33,6 +33,7 @@ __all__ = [
     "StageError",
     "Status",
     "judge",
+    "mean_stages",
     "measured_of",
     "predicted_of",
     "stage_errors",
@@ -257,6 +258,19 @@ def stage_errors(
     return [
         StageError(run=name, stage=stage, measured_ns=measured, modelled_ns=modelled)
         for stage, (measured, modelled) in pairs.items()
+    ]
+
+
+def mean_stages(name: str, runs: Sequence[Sequence[StageError]]) -> list[StageError]:
+    """The stages of a workload in the mean of its runs, as its figures are judged."""
+    return [
+        StageError(
+            run=name,
+            stage=of[0].stage,
+            measured_ns=sum(one.measured_ns for one in of) / len(of),
+            modelled_ns=sum(one.modelled_ns for one in of) / len(of),
+        )
+        for of in zip(*runs, strict=True)
     ]
 
 

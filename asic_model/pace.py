@@ -58,5 +58,5 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             return preset
         factor = (run.wake_ns / self.wake_ns) ** self.power
         numbers = dict(preset.numbers())
-        names = [f"cores.{name}" for name in COSTS]
+        names = [f"cores.{name}" for name in (*COSTS, "answer")]
         return preset.with_({name: numbers[name].value * factor for name in names})

@@ -8,6 +8,11 @@ wrote a prefill, and those far over what their work costs, are left out. A read 
 idle wakes it, and on a virtual one the processor leaves the machine for that: ten times what a read
 costs that joins others.
 
+Reads that are submitted in one turn, a batch, end in one look more often than not: the reactor
+sleeps until the first of them ends and needs longer to wake up than the drive for the others. So
+the drive's time is known by batch, from the submission of its last read (`service - held`), and by
+all reads in flight then (`beside`).
+
 What can fail: `BadInput` for a recording without moments, or with a hole in them.
 """
 
@@ -21,10 +26,12 @@ import numpy.typing as npt
 
 from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import CAUSES
 from offstage.bindings.moments import MOMENT, PHASES, Moments, station
 
 __all__ = [
     "COSTS",
+    "DEMAND",
     "REST_NS",
     "WORK",
     "Cost",
@@ -55,6 +62,7 @@ WORK = (
 by when other work has the caches; `cold_scores`: the scores of these."""
 COSTS = ("command", "demand", "score", "read", "publish", "start", "wake", "cold", "cold_score")
 """What each of these costs, as parameters of a preset's [cores]."""
+DEMAND = CAUSES.index("demand")
 REST_NS = 1_000_000
 WAKE_NS = (20_000, 200_000)
 """A command after a rest that was taken sooner found the reactor awake; one that was taken later
@@ -76,18 +84,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class Samples:
-    """Of one recording, in ns. `cause`, `beside`, `service`: of each read, `beside` the reads in
-    flight when it was submitted. `before`, `after`: its waits for the reactor, until it was
-    submitted and from its end to the answer. `device`: of each command with demands, from the
-    decision until its last block was staged; 0 where all were. `ring`: from sent to taken, where
-    the host said when it was sent; `woke`: the same of commands that woke the reactor up. `turns`:
-    those in which the reactor was on its processor all the while, without those that wrote."""
+    """Of one recording, in ns. `cause`, `beside`, `service`, `held`: of each read; `held` how long
+    after it the last of its batch was submitted, `beside` the other reads in flight then. `before`,
+    `after`: its waits for the reactor, until it was submitted and from its end to the answer.
+    `around`: of each command that waited for reads, from the decision until the first of them was
+    submitted, and from the end of the last to the answer; `awaited`: how many they were. `device`:
+    of each command with demands, from the decision until its last block was staged; 0 where all
+    were. `ring`: from sent to taken, where the host said when it was sent; `woke`: the same of
+    commands that woke the reactor up. `turns`: those in which the reactor was on its processor all
+    the while, without those that wrote."""
 
     cause: npt.NDArray[np.int64]
     beside: npt.NDArray[np.int64]
     service: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
     before: npt.NDArray[np.int64]
     after: npt.NDArray[np.int64]
+    around: npt.NDArray[np.int64]
+    awaited: npt.NDArray[np.int64]
     device: npt.NDArray[np.float64]
     ring: npt.NDArray[np.int64]
     woke: npt.NDArray[np.int64]
@@ -178,8 +192,11 @@ def samples_of_log(trace: Trace) -> Samples:
         cause=np.array([one.cause for one in trace.reads], np.int64),
         beside=np.maximum(began, 0),
         service=np.maximum(ended - at, 1),
+        held=np.zeros(len(at), np.int64),
         before=none,
         after=none,
+        around=none,
+        awaited=none,
         device=np.zeros(0),
         ring=none,
         woke=none,
@@ -209,12 +226,17 @@ def samples_of(found: Moments) -> Samples:
     said = asked & (sent > 0) & (sent <= taken)
     calm = found.undisturbed & (turns["puts"] == 0) & _worked(turns)
     told = turns[(turns["puts"] == 0) & _worked(turns)]
+    last = _last_of_batch(station(reads, "read", "decided"), submitted)
+    around, awaited = _around(reads, commands[commands["begun"] > 0])
     return Samples(
         cause=reads["cause"].astype(np.int64),
-        beside=reads["begun"].astype(np.int64),
+        beside=reads["begun"][last].astype(np.int64),
         service=reaped - submitted,
+        held=submitted[last] - submitted,
         before=submitted - station(reads, "read", "decided"),
         after=station(reads, "read", "answered") - reaped,
+        around=around,
+        awaited=awaited,
         device=((answered - decided) * (commands["begun"] > 0))[asked].astype(np.float64),
         ring=(taken - sent)[said],
         woke=_woke(sent[said], taken[said], np.sort(np.concatenate([taken, reaped]))),
@@ -231,6 +253,44 @@ def samples_of(found: Moments) -> Samples:
             "cold_scores": int(_did(told, "cold_scores").sum()),
         },
     )
+
+
+def _last_of_batch(
+    decided: npt.NDArray[np.int64], submitted: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """For each read, which one was submitted last of its batch. A turn decides first and submits
+    then, so the first of a batch was decided when all before it had been submitted."""
+    order = np.argsort(submitted, kind="stable")
+    batch = np.cumsum(np.append(True, decided[order][1:] > submitted[order][:-1])) - 1
+    ends = np.append(np.flatnonzero(np.diff(batch)), len(order) - 1)
+    last = np.empty(len(order), np.int64)
+    last[order] = order[ends[batch]]
+    return last
+
+
+def _around(
+    reads: npt.NDArray[np.void], waited: npt.NDArray[np.void]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of commands that waited for reads of their own alone: their time beside these reads, and how
+    many. A session's commands follow each other, so a demanded read is of its last one."""
+    found = [np.zeros((0, 2), np.int64)]
+    reads = reads[reads["cause"] == DEMAND]
+    for session in np.unique(waited["session"]):
+        mine = waited[waited["session"] == session]
+        decided, answered = (station(mine, "command", name) for name in ("decided", "answered"))
+        order = np.argsort(decided, kind="stable")
+        decided, answered, own = decided[order], answered[order], reads[reads["session"] == session]
+        of = np.searchsorted(decided, station(own, "read", "decided"), side="right") - 1
+        own, of = own[of >= 0], of[of >= 0]
+        first, last = np.full(len(mine), np.iinfo(np.int64).max), np.zeros(len(mine), np.int64)
+        np.minimum.at(first, of, station(own, "read", "submitted"))
+        np.maximum.at(last, of, station(own, "read", "reaped"))
+        count = np.bincount(of, minlength=len(mine))
+        whole = (count == mine["begun"][order]) & (last <= answered)
+        beside = first - decided + answered - last
+        found.append(np.stack([beside, count], 1)[whole])
+    both = np.concatenate(found)
+    return both[:, 0], both[:, 1]
 
 
 def _woke(

@@ -16,8 +16,8 @@ __all__ = ["OTHER", "Services", "rows_of"]
 
 STEPS = 200
 OTHER = 0.0
-LEAST, LEAST_CUT = 30, 100
-"""Samples of a cause, below which it is drawn from all; and of each band of reads beside it."""
+LEAST = 100
+"""Reads of a band; and of a cause in it, below which it is drawn from all causes of the band."""
 MASK = (1 << 64) - 1
 
 
@@ -25,25 +25,28 @@ def rows_of(
     cause: npt.NDArray[np.int64], beside: npt.NDArray[np.int64], took: npt.NDArray[np.int64]
 ) -> tuple[tuple[float, ...], ...]:
     """The rows of measured reads, `took` each; all over the mean of all."""
-    mean = took.mean()
-    rows = [_row(OTHER, np.inf, took / mean)]
+    times, bands = took / took.mean(), _bands(beside)
+    rows = [_row(OTHER, most, times[band]) for most, band in bands]
     for one in np.unique(cause):
-        mine = cause == one
-        if mine.sum() < LEAST:
-            continue
-        rows += [_row(one, most, took[mine][band] / mean) for most, band in _bands(beside[mine])]
+        own = [band & (cause == one) for _, band in bands]
+        enough = [mine.sum() >= LEAST for mine in own]
+        if any(enough):
+            rows += [
+                _row(one, most, times[mine if has else band])
+                for (most, band), mine, has in zip(bands, own, enough, strict=True)
+            ]
     return tuple(rows)
 
 
 def _bands(beside: npt.NDArray[np.int64]) -> list[tuple[float, npt.NDArray[np.bool_]]]:
-    """Of the reads of a cause, by how many were beside them: none, 1, 2, to 4, to 8 and so on. A
-    band of few joins the next one; the last, the one before it."""
+    """Reads by how many were beside them: none, 1, 2, to 4, to 8 and so on. A band of few joins the
+    next one; the last, the one before it."""
     steps = np.where(beside > 0, np.ceil(np.log2(np.maximum(beside, 1))) + 1, 0)
     counts = np.bincount(steps.astype(np.int64))
     ends, waiting = [], 0
     for step, count in enumerate(counts):
         waiting += count
-        if waiting >= LEAST_CUT:
+        if waiting >= LEAST:
             ends.append(step)
             waiting = 0
     ends = [*ends[:-1], len(counts) - 1]

@@ -109,6 +109,6 @@ def moments(trace: Trace) -> NDArray[np.void]:
         read = np.zeros(1, MOMENT)
         read["cause"], read["session"], read["layer"] = one.cause, one.session & 0xFFFF, one.layer
         ends = [one.at_ns, one.at_ns, one.at_ns, one.ended_ns, one.ended_ns, one.ended_ns]
-        read["at_ns"][0] = [*ends, one.ended_ns]
+        read["at_ns"][0] = np.array([*ends, one.ended_ns]) + 10**6
         rows.insert(-3, read)
     return np.concatenate(rows)

@@ -23,6 +23,7 @@ from offstage.asic_model.judge import (
     StageError,
     Status,
     judge,
+    mean_stages,
     measured_of,
     predicted_of,
     stage_errors,
@@ -143,7 +144,7 @@ def validate(
         mine, found = found[: len(group)], found[len(group) :]
         workloads[name] = what
         judged += judge(name, [one.predicted for one in mine], [one.measured for one in mine])
-        stages += [msgspec.structs.replace(one, run=name) for one in mine[0].stages]
+        stages += mean_stages(name, [one.stages for one in mine])
         paces[name] = sum(one.wake_ns for one in mine) / len(mine)
     status = status_of(judged)
     if status == "calibrated" and any(_waited(run) > WAITED_MAX for run in (*fits, *runs)):
@@ -173,7 +174,7 @@ class _Fitted(NamedTuple):
 
 
 class _Predicted(NamedTuple):
-    """One run and its prediction. `stages`: empty but for the first run of a workload."""
+    """One run and its prediction."""
 
     predicted: Observed
     measured: Observed
@@ -193,7 +194,7 @@ def _predicted_run(preset: Preset, pace: Pace, run: Recorded, seed: int) -> _Pre
     return _Predicted(
         predicted_of(ran, own, trace),
         measured_of(trace, samples),
-        [] if seed else stage_errors("", ran, own, samples, run.stages),
+        stage_errors("", ran, own, samples, run.stages),
         samples.wake_ns,
     )
 

@@ -3,10 +3,10 @@
  *
  * Model: `ofs_dma_alloc` returns memory aligned to 2 MiB, touched, locked, left out of core dumps
  * and, if asked for, bound to a NUMA node. From half a huge page on it consists of whole huge
- * pages: reserved ones (hugetlb), else transparent ones by advice, else base pages. The handle says
- * which. Without huge pages, the lock or the node the memory is only slower: this is counted and
- * reported by `ofs_dma_warning`, and is no error. With a name the memory is shared: a memfd that
- * can be sealed and passed to another process.
+ * pages: reserved ones (hugetlb), else transparent ones, else base pages. The handle says which.
+ * Without huge pages, the lock or the node the memory is only slower: this is counted and reported
+ * by `ofs_dma_warning`, and is no error. With a name the memory is shared: a memfd that can be
+ * sealed and passed to another process.
  *
  * Memory that a device may still write must not be unmapped. The code that registers memory with a
  * device calls `ofs_dma_hold`, and `ofs_dma_release` after it has unregistered it; `ofs_dma_free`
@@ -27,7 +27,7 @@ enum ofs_dma_huge { OFS_DMA_HUGE_AUTO = 0, OFS_DMA_HUGE_OFF = 1 };
 enum ofs_dma_kind {
 	OFS_DMA_NONE = 0,
 	OFS_DMA_BASE_PAGES = 1,
-	OFS_DMA_TRANSPARENT = 2, /* huge pages by advice, as many as the kernel had */
+	OFS_DMA_TRANSPARENT = 2, /* of huge pages as many as the kernel had */
 	OFS_DMA_RESERVED = 3     /* huge pages of the reserved pool (hugetlb) */
 };
 

@@ -15,6 +15,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21u << 26)
 #endif
@@ -160,6 +163,23 @@ bind_node(const struct ofs_dma *dma, uint32_t node)
 		: -errno;
 }
 
+/*
+ * Shared memory gets huge pages by advice only where the machine's `shmem_enabled` allows it, which
+ * is off by default; a collapse needs no more than that it is not `deny`. It wants one page to be
+ * there, and fills the rest with zeros. The first that fails ends it: what follows has base pages.
+ */
+static void
+collapse(const struct ofs_dma *dma)
+{
+	for (uint64_t at = 0; at < dma->size_bytes; at += OFS_DMA_HUGE_PAGE_BYTES) {
+		uint8_t *part = (uint8_t *)dma->base + at;
+
+		if (madvise(part, (size_t)sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE) != 0
+			|| madvise(part, OFS_DMA_HUGE_PAGE_BYTES, MADV_COLLAPSE) != 0)
+			return;
+	}
+}
+
 /* Touches every page, so that lack of memory is an error here and not a signal at a later write. */
 static int
 touch(const struct ofs_dma *dma)
@@ -227,7 +247,9 @@ map_kind(struct ofs_dma *dma, const struct ofs_dma_config *config, const char *n
 	dma->unbound = config->numa_bind && bind_node(dma, config->numa_node) != 0;
 	if (dma->kind == OFS_DMA_TRANSPARENT)
 		(void)madvise(dma->base, dma->size_bytes, MADV_HUGEPAGE);
-	else if (dma->kind == OFS_DMA_BASE_PAGES)
+	if (dma->kind == OFS_DMA_TRANSPARENT && dma->fd >= 0)
+		collapse(dma);
+	if (dma->kind == OFS_DMA_BASE_PAGES)
 		(void)madvise(dma->base, dma->size_bytes, MADV_NOHUGEPAGE);
 	return touch(dma);
 }

@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define COLLAPSE 25 /* MADV_COLLAPSE, which older headers lack */
+
 static const struct ofs_dma_config any = {0};
 
 /* Does `mistake` abort? It runs in a child, so that we live on. */
@@ -88,6 +90,27 @@ try_shared(void)
 	assert(other[dma.size_bytes - 1] == 7);
 	ofs_dma_free(&place);
 	ofs_dma_free(&dma);
+}
+
+/* Where the kernel makes shared memory huge when asked for it, has all of ours huge pages? */
+static void
+try_collapse(void)
+{
+	struct ofs_dma_config base = {.huge = OFS_DMA_HUGE_OFF};
+	struct ofs_dma probe, dma;
+	uint8_t *bytes;
+
+	assert(ofs_dma_alloc(&probe, &base, 4 << 20, "test") == 0);
+	assert(probe.kind == OFS_DMA_BASE_PAGES && probe.huge_bytes == 0);
+	assert(ofs_dma_alloc(&dma, &any, 6 << 20, "test") == 0);
+	if (madvise(probe.base, probe.size_bytes, MADV_HUGEPAGE) == 0
+		&& madvise(probe.base, probe.size_bytes, COLLAPSE) == 0)
+		assert(dma.huge_bytes == dma.size_bytes);
+	bytes = dma.base;
+	for (uint64_t at = 0; at < dma.size_bytes; at++)
+		assert(bytes[at] == 0);
+	ofs_dma_free(&dma);
+	ofs_dma_free(&probe);
 }
 
 static void
@@ -178,6 +201,7 @@ main(void)
 {
 	try_sizes();
 	try_shared();
+	try_collapse();
 	try_wishes();
 	assert(aborts(free_registered));
 	assert(aborts(close_registered));

@@ -43,6 +43,8 @@ class BareConfig:
     """Past the page cache, in blocks of 4 KiB."""
     queue_depth: int = 128
     store_size_bytes: int = 64 * MIB
+    segment_size_bytes: int = 0
+    """0: eight blocks, or 1 MiB."""
     nvme: str = "gen5-tlc"
     prefetchers: int = 0
     hints: tuple[int, int, int] = (0, 1, 16)
@@ -217,7 +219,8 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     storage.seed = config.seed
     storage.nvme, storage.direct = preset(config.nvme).params, config.direct
     store.payload_size_bytes, store.layer_count = config.payload_size_bytes, config.layer_count
-    store.tenant_max, store.segment_size_bytes = 1, max(MIB, 8 * config.payload_size_bytes)
+    segment_size = config.segment_size_bytes or max(MIB, 8 * config.payload_size_bytes)
+    store.tenant_max, store.segment_size_bytes = 1, segment_size
     store.io_max, store.reserve_segments, store.format = 64, 1, 1
     store.granule_count = config.granule_count
     storage.fault_corrupt_per_million = config.corrupt_per_million

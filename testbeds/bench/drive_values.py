@@ -36,6 +36,7 @@ DEPTH = 32
 IN_FLIGHT = 2 * DEPTH // PIECES  # one that begins or ends finds others on the drive
 COUNT = 256
 SLOTS = 4 * IN_FLIGHT * PIECES
+SEGMENT_BYTES = 4 * MIB  # as a daemon has by default
 PATIENCE_S = 30.0
 SPARE_BYTES = 4 * MIB  # fio maps more than it reads into
 
@@ -172,6 +173,7 @@ def _values(path: Path, count: int, seed: int) -> Iterator[_Values]:
         direct=True,
         queue_depth=DEPTH,
         store_size_bytes=count * PIECES * RECORD_BYTES * 5 // 4 + 64 * MIB,
+        segment_size_bytes=SEGMENT_BYTES,
         value_max=2 * count,
         entry_count=2 * IN_FLIGHT * PIECES,
         put_slot_count=IN_FLIGHT * PIECES,

@@ -68,6 +68,7 @@ class StoreStats(msgspec.Struct, kw_only=True, frozen=True):
     puts_coded: int = 0
     put_bytes_spared: int = 0
     gets_in_part: int = 0
+    refuses_writes: int = 0
 
 
 class StorageStats(msgspec.Struct, kw_only=True, frozen=True):

@@ -33,7 +33,7 @@ class Spending:
         self._thresholds = Thresholds(config, capacity_bytes)
         self._pace = Pace()
         self._tenants = range(len(config.tenants))
-        self._given, self._level = config.policy, 0
+        self._given, self._level, self._refused = config.policy, 0, False
         self.set_policy(config.policy)
 
     def set_policy(self, policy: PolicyOptions) -> None:
@@ -62,6 +62,7 @@ class Spending:
         self._budget.spend(wear.drive_bytes)
         self._by_wear.look(wear, self._thresholds.written_per_hit_max(policy))
         self._pace = status.archive.pace if status.archive else Pace()
+        self._note_refusal(bool(status.store.refuses_writes))
         self.set_policy(policy)
         self._device.drop_idle()
         return msgspec.structs.replace(
@@ -69,6 +70,14 @@ class Spending:
             wear=msgspec.structs.replace(wear, **self._budget.figures(policy)),
             thresholds=self._figures(policy, self._given),
         )
+
+    def _note_refusal(self, refuses: bool) -> None:
+        """The drive refuses writes, or takes them again: logged at each change."""
+        if refuses and not self._refused:
+            self._log.error("drive_refuses_writes", fix="look at dmesg and the drive's SMART log")
+        elif self._refused and not refuses:
+            self._log.info("drive_takes_writes")
+        self._refused = refuses
 
     def _figures(self, policy: PolicyOptions, given: PolicyOptions) -> ThresholdFigures:
         return ThresholdFigures(

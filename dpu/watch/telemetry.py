@@ -480,5 +480,10 @@ def _storage_metrics(status: DeviceReport) -> Iterable[Metric]:
         value=status.store.blocks_lacking,
     )
     yield GaugeMetricFamily(
+        "offstage_store_refuses_writes",
+        "1 while the drive refuses writes",
+        value=status.store.refuses_writes,
+    )
+    yield GaugeMetricFamily(
         "offstage_store_live_bytes", "bytes of live records", value=status.store.bytes_live
     )

@@ -39,7 +39,7 @@ FAULTS = {
         "paced_late",
     ),
     "device.storage": ("errors",),
-    "device.store": ("io_errors", "checks_failed"),
+    "device.store": ("io_errors", "checks_failed", "refuses_writes"),
     "daemon": (
         "messages_bad",
         "requests_failed",

@@ -18,13 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import CHUNKS, LAYERS, Daemon, Text, daemon, fetch, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, TENANT, Daemon, Text, daemon, fetch, open_text, put, until
 
+import offstage
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.storage.storefile import SEGMENTS_OFFSET, StoreFile
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 
 SEGMENT = 256 << 10
 STORE = 64 << 20
@@ -242,3 +244,51 @@ def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None
     with daemon(tmp_path, storage__size=f"{STORE}") as tier, tier.control() as control:
         control.attach("shm")
         assert sum(open_text(control, 1).stored) == len(taken)
+
+
+def value(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (16 << 10)
+
+
+def refuses(operator: Control) -> bool:
+    return operator.status()["device"]["store"]["refuses_writes"] == 1
+
+
+def test_no_value_is_lost_for_one_that_the_drive_refuses(tmp_path: Path) -> None:
+    """A full store on a drive that takes no writes, as one that is worn out: half as many values
+    again as it has are refused, each with one line and counted, and every one that was there is
+    read right meanwhile and after. When the drive takes writes again, so does the store."""
+    small = {"storage__size": "16MiB", "limits__values": "1024"}
+    with (
+        daemon(tmp_path, **small) as tier,
+        tier.control(p.OPERATOR) as operator,
+        offstage.values(tier.endpoint, tenant=TENANT, runtime_dir=tier.runtime_dir) as mine,
+    ):
+        names = [number.to_bytes(16, "big") for number in range(500)]
+        for number, name in enumerate(names[:300]):
+            assert mine.store(name, value(number))
+        refuse_writes(tier, True)
+        while not refuses(operator):  # the daemon learns it by what fails
+            with pytest.raises(OffstageError, match="EIO"):
+                mine.store(names[300], value(300))
+        kept = [at for at, length in enumerate(mine.lengths(names)) if length >= 0]
+        assert 50 < len(kept) < 300  # the store is full, and has purged the oldest
+        for number in range(300, 400):
+            with pytest.raises(OffstageError, match="a value of 65,536 bytes: EIO") as caught:
+                mine.store(names[number], value(number))
+            assert "\n" not in str(caught.value)
+            at = kept[number % len(kept)]
+            assert mine.retrieve(names[at]) == value(at)
+        device = operator.status()["device"]
+        assert device["puts_failed"] >= 100 and refuses(operator)
+        operator.reset()
+        assert [mine.retrieve(names[at]) == value(at) for at in kept] == [True] * len(kept)
+        until(lambda: "drive_refuses_writes" in tier.log.read_text())
+        refuse_writes(tier, False)
+        until(lambda: not refuses(operator))
+        for number in range(400, 500):
+            assert mine.store(names[number], value(number))
+            assert mine.retrieve(names[number]) == value(number)
+        until(lambda: "drive_takes_writes" in tier.log.read_text())
+        assert tier.log.read_text().count("drive_refuses_writes") == 1
+        assert "Traceback" not in tier.log.read_text()

@@ -71,6 +71,7 @@ struct ofs_store_stats {
 	uint64_t puts_coded;       /* puts that were written coded */
 	uint64_t put_bytes_spared; /* bytes that coding saved */
 	uint64_t gets_in_part;
+	uint64_t refuses_writes; /* 1 while the drive does: nothing can become free */
 };
 
 struct ofs_store_entry {
@@ -111,7 +112,7 @@ int ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_e
  * without a write and renews its expiry; if the expiry on the device is too early, the record is
  * rewritten first. A put of a key that is being written completes with that write. A block that
  * recovery accepted by its trailer alone is rewritten. -EEXIST: other bytes are stored under this
- * key.
+ * key. -EIO: there is no room, and the drive refuses the writes that would make some.
  */
 int ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t now_s);
@@ -156,6 +157,10 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recomputes all running counts; 0, or the number of counts that differ. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/* 1: the drive ended several marks or wipes with an error, and has taken no write since; they are
+ * tried again each second. Deleting blocks makes no room until it does. */
+int ofs_store_refuses(const struct ofs_store *store);
 
 /*
  * A get of `granules`, bit i the i-th, into their places in `record`; unless it is a `fill`, also

@@ -12,7 +12,8 @@
  *
  * Name counts start at the daemon's start and are not part of the core's decisions: the core only
  * gets the event that blocks are lost. An append that needs room loses nothing that it names: it
- * would find a hole where it was told that there is a block. Belongs to the reactor's thread.
+ * would find a hole where it was told that there is a block. While the drive refuses writes nothing
+ * is purged for a put, which would be lost for nothing. Belongs to the reactor's thread.
  */
 #include "heap.h"
 #include "internal.h"
@@ -203,7 +204,7 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store, uint
 	uint64_t total = of_store ? 0 : device->config.core.chunk_max;
 	uint32_t victim, count;
 
-	if (device->tenant_count > OFS_HELD_MAX)
+	if (device->tenant_count > OFS_HELD_MAX || (of_store && ofs_store_refuses(device->store)))
 		return false;
 	ofs_device_chunks_held(device, held);
 	for (uint32_t i = 0; of_store && i < device->tenant_count; i++)

@@ -99,7 +99,7 @@ ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write)
 {
 	uint64_t most = stored_max(device, write->tenant), has = stored(device, write->tenant);
 
-	if (has < most || write->kind != OFS_IO_PUT
+	if (has < most || write->kind != OFS_IO_PUT || ofs_store_refuses(device->store)
 		|| ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
 		return 0;
 	}

@@ -97,6 +97,8 @@ choose(struct ofs_store *store, uint32_t lane)
 int
 ofs_clean_starve(struct ofs_store *store, uint32_t lane)
 {
+	if (ofs_store_refuses(store))
+		return -EIO; /* neither a move nor a mark would be written */
 	if (store->clean.state != OFS_CLEAN_IDLE)
 		return -EAGAIN;
 	return choose(store, lane) >= 0 ? -EAGAIN : -ENOSPC;
@@ -179,7 +181,8 @@ ofs_clean_step(struct ofs_store *store)
 	struct ofs_store_clean *clean = &store->clean;
 
 	if (clean->state == OFS_CLEAN_IDLE
-		&& (store->free.count > store->config.reserve_segments || choose(store, OFS_NONE) != 1)) {
+		&& (store->free.count > store->config.reserve_segments || ofs_store_refuses(store)
+			|| choose(store, OFS_NONE) != 1)) {
 		return;
 	}
 	for (uint32_t i = store->op_count - OFS_CLEAN_OPS; i < store->op_count; i++)

@@ -232,6 +232,8 @@ struct ofs_store {
 	struct ofs_store_list again;    /* OFS_LISTED_AGAIN */
 	struct ofs_store_list unmarked; /* dying, and the mark failed */
 	uint64_t again_s;               /* when failed writes were last retried */
+	uint32_t
+		refused; /* marks and wipes that failed since a write succeeded; they are tried again */
 	struct ofs_store_clean clean;
 	uint64_t changes;    /* places given up, segments sealed or freed */
 	uint32_t open_count; /* segments */
@@ -409,7 +411,8 @@ void ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t re
 void ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op);
 /* The segment is being freed, for whatever reason: it is no longer a victim. */
 void ofs_clean_freed(struct ofs_store *store, uint32_t segment);
-/* A lane has no room: -EAGAIN if the cleaner can make some, else -ENOSPC. */
+/* A lane has no room: -EAGAIN if the cleaner can make some; -EIO: the drive refuses writes; else
+ * -ENOSPC. */
 int ofs_clean_starve(struct ofs_store *store, uint32_t lane);
 /* Records of the victim that still need a place in this lane. */
 uint32_t ofs_clean_needs(const struct ofs_store *store, uint32_t lane);

@@ -103,3 +103,9 @@ ofs_store_rc(int64_t result, uint32_t size_bytes)
 		return 0;
 	return result == -ENOSPC ? -ENOSPC : -EIO;
 }
+
+int
+ofs_store_refuses(const struct ofs_store *store)
+{
+	return store->refused >= OFS_SEGMENT_ERRORS_MAX;
+}

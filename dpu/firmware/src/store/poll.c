@@ -141,6 +141,7 @@ ofs_store_stats_get(const struct ofs_store *store, struct ofs_store_stats *stats
 	stats->segments_free = store->free.count;
 	stats->segments_total = store->segment_count;
 	stats->blocks_lacking = ofs_store_lacks(store);
+	stats->refuses_writes = (uint64_t)ofs_store_refuses(store);
 }
 
 uint32_t

@@ -194,6 +194,8 @@ ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 		of->errors++;
 		if (of->errors >= OFS_SEGMENT_ERRORS_MAX)
 			ofs_segment_seal(store, segment);
+	} else {
+		store->refused = 0;
 	}
 	if (of->header == OFS_WRITTEN_PENDING) {
 		op->next = of->waiters;

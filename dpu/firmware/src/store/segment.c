@@ -260,10 +260,12 @@ void
 ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
 	uint32_t segment = op->segment;
+	int32_t rc = ofs_store_rc(result, store->storage->lba_size_bytes);
 
 	assert(store->segments[segment].state == OFS_SEGMENT_DYING);
 	ofs_op_give(store, op);
-	if (ofs_store_rc(result, store->storage->lba_size_bytes) != 0) {
+	store->refused = rc == -EIO ? store->refused + 1 : 0;
+	if (rc != 0) {
 		store->stats.io_errors++;
 		store->segments[segment].errors++;
 		ofs_list_put(store, &store->unmarked, segment);
@@ -293,6 +295,8 @@ ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, int64_
 	if (rc != 0) {
 		store->stats.io_errors++;
 		ofs_segment_seal(store, segment);
+	} else {
+		store->refused = 0;
 	}
 	while (waiter != OFS_NONE) {
 		struct ofs_store_op *put = &store->ops[waiter];

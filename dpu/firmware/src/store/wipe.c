@@ -100,11 +100,13 @@ ofs_wipe_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	uint32_t segment = record / store->records_per_segment;
 	struct ofs_store_segment *of = &store->segments[segment];
 	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
+	int32_t rc = ofs_store_rc(result, before + store->storage->lba_size_bytes);
 
 	assert(of->pins > 0 && store->records[record].wipe == OFS_WIPE_FLYING);
 	ofs_op_give(store, op);
 	of->pins--;
-	if (ofs_store_rc(result, before + store->storage->lba_size_bytes) == 0) {
+	store->refused = rc == -EIO ? store->refused + 1 : 0;
+	if (rc == 0) {
 		ofs_wipe_ended(store, record);
 		store->stats.wiped++;
 	} else {

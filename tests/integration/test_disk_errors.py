@@ -251,7 +251,7 @@ def value(number: int) -> bytes:
 
 
 def refuses(operator: Control) -> bool:
-    return operator.status()["device"]["store"]["refuses_writes"] == 1
+    return bool(operator.status()["device"]["store"]["refuses_writes"])
 
 
 def test_no_value_is_lost_for_one_that_the_drive_refuses(tmp_path: Path) -> None:

@@ -400,7 +400,8 @@ class _Config:
         for one in numbers:
             setattr(struct, one, whole(getattr(unit, one), one, f"unit {unit.name}"))
         if unit.drive is not None:
-            drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
+            lasting = {**unit.drive, "erase_limit": 0}  # a chip's write always ends
+            drive: Any = firmware.ffi.new("struct ofs_nvme_params *", lasting)
             self._kept.append(drive)
             address = int(firmware.ffi.cast("uintptr_t", drive))
             struct.drive = ffi.cast("struct ofs_nvme_params *", address)

@@ -58,8 +58,10 @@ UNUSED_WHERE_AT_ONCE = PARAMETERS[PARAMETERS.index("scheduled") :]
 OPTIONAL = (
     "blocks_per_plane",
     "commands_first",
+    "erase_limit",
     "handle_count",
     "layout_fixed",
+    "level_erases",
     "piece_bytes",
     "program_pages",
     "refresh_ps",

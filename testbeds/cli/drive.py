@@ -19,6 +19,45 @@ __all__ = ["register"]
 
 drive = typer.Typer(no_args_is_help=True)
 BAR_CHARS = 24
+StreamsOption = Annotated[
+    str, typer.Option("--streams", metavar="KIND,...", help="what has segments of its own")
+]
+HandlesOption = Annotated[
+    int, typer.Option("--handles", min=0, max=64, help="of placement; 0: the drive has none")
+]
+TenantsOption = Annotated[int, typer.Option("--tenants", min=1, max=64, help="of the trace")]
+AdmitOption = Annotated[
+    str,
+    typer.Option("--admit", metavar="N,...", help="requests that tried before, once more each"),
+]
+RoomOption = Annotated[
+    int | None,
+    typer.Option("--room", min=0, max=50, help="store.room_percent; default: the daemon's"),
+]
+SpareOption = Annotated[
+    float | None,
+    typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
+]
+TokenOption = Annotated[
+    str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")
+]
+ZoneOption = Annotated[
+    str,
+    typer.Option("--zone", metavar="SIZE", help="rows of the drive with zones of that flash"),
+]
+ZonesOpenOption = Annotated[
+    int, typer.Option("--zones-open", min=1, help="that may be open and active at once")
+]
+LevelOption = Annotated[
+    int,
+    typer.Option("--level", min=0, max=999, help="a row with blocks levelled at this spread"),
+]
+EraseLimitOption = Annotated[
+    int,
+    typer.Option(
+        "--erase-limit", min=0, max=1000, help="write until blocks of so many erases are worn"
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,46 +111,32 @@ def wear(
     limit: Annotated[
         int | None, typer.Option("--limit", help="only so many requests of the trace")
     ] = None,
-    streams: Annotated[
-        str, typer.Option("--streams", metavar="KIND,...", help="what has segments of its own")
-    ] = "one,tenant,lifetime",
-    handles: Annotated[
-        int, typer.Option("--handles", min=0, max=64, help="of placement; 0: the drive has none")
-    ] = 8,
-    tenants: Annotated[int, typer.Option("--tenants", min=1, max=64, help="of the trace")] = 4,
-    admit: Annotated[
-        str,
-        typer.Option("--admit", metavar="N,...", help="requests that tried before, once more each"),
-    ] = "1,2",
-    room: Annotated[
-        int | None,
-        typer.Option("--room", min=0, max=50, help="store.room_percent; default: the daemon's"),
-    ] = None,
-    spare: Annotated[
-        float | None,
-        typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
-    ] = None,
-    token: Annotated[
-        str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")
-    ] = "160KiB",
-    zone: Annotated[
-        str,
-        typer.Option("--zone", metavar="SIZE", help="rows of the drive with zones of that flash"),
-    ] = "",
-    zones_open: Annotated[
-        int, typer.Option("--zones-open", min=1, help="that may be open and active at once")
-    ] = 14,
+    streams: StreamsOption = "one,tenant,lifetime",
+    handles: HandlesOption = 8,
+    tenants: TenantsOption = 4,
+    admit: AdmitOption = "1,2",
+    room: RoomOption = None,
+    spare: SpareOption = None,
+    token: TokenOption = "160KiB",
+    zone: ZoneOption = "",
+    zones_open: ZonesOpenOption = 14,
+    level: LevelOption = 0,
+    erase_limit: EraseLimitOption = 0,
     form: FormatOption = Format.text,
 ) -> None:
     """Write amplification of store and drive on a trace's KV, in one stream, by tenant, by
-    lifetime, with placement handles and without, on zones; years of life; what admission saves.
+    lifetime, with placement handles and without, on zones; years of life; what admission saves; how
+    evenly blocks wear, and what is written until the drive takes no more.
 
     The real store writes to a drive that is as small as lets the trace write it four times.
     """
+    from rich.console import Group
+
     from offstage.bindings.drives import preset
     from offstage.bindings.units import parse_size
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.lab.run.wear import WearOptions, drive_wear
+    from offstage.testbeds.lab.run.wear import drive_wear
+    from offstage.testbeds.lab.run.wear_runs import WearOptions
     from offstage.testbeds.workloads.requests.importer import open_trace
 
     options = WearOptions(
@@ -124,12 +149,17 @@ def wear(
         token_bytes=parse_size(token),
         zone_bytes=parse_size(zone) if zone else 0,
         zones_open=zones_open,
+        level=level,
+        erase_limit=erase_limit,
     )
     options.check()
     requests = open_trace(trace, trace_format, limit=limit, time_unit=time_unit)
-    with shown(1) as progress:
+    with shown(2 if erase_limit else 1) as progress:
         worn = drive_wear(preset(name), requests, options, progress)
-    emit(worn, form, _worn(worn))
+    parts: list[Any] = [_worn(worn)]
+    if worn.ends:
+        parts += ["", _ends(worn)]
+    emit(worn, form, Group(*parts))
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -162,10 +192,12 @@ def _worn(found: "DriveWear") -> "Table":
             text(one.writes_per_day, ".2f"),
             text(one.years, ".1f"),
             text(one.saved, ".0%"),
+            str(one.level or NOTHING),
+            f"{one.erases_least} to {one.erases_most}",
         ]
         for one in found.rows
     ]
-    names = "streams handles admit hits store drive both KV/s DWPD years saved".split()
+    names = "streams handles admit hits store drive both KV/s DWPD years saved level erases".split()
     title = (
         f"{found.drive}, {found.trace}: {found.provenance}. Write amplification of store and "
         f"drive; random writes of 4 KiB: {found.rated_amplification:.2f}"
@@ -173,6 +205,31 @@ def _worn(found: "DriveWear") -> "Table":
     note = "; ".join(f"no {key}: {why}" for key, why in found.absent.items())
     table = Table.named(names, rows, title)
     return Table(table.columns, table.parts, table.title, note)
+
+
+def _ends(found: "DriveWear") -> "Table":
+    from offstage.bindings.units import format_size
+    from offstage.testbeds.table import NOTHING, Table
+
+    rows = [
+        [
+            str(one.level or NOTHING),
+            format_size(one.written_bytes),
+            f"{one.drive_amplification:.2f}",
+            format_size(round(one.endurance_bytes)),
+            f"{one.share:.0%}",
+            f"{one.erases_least} to {one.erases_most}",
+            f"{one.erases_mean:.1f}",
+            str(one.retired_blocks),
+        ]
+        for one in found.ends
+    ]
+    names = "level written drive endurance reached erases mean retired".split()
+    title = (
+        f"Until the drive takes no writes; its blocks endure {found.ends[0].erase_limit} erases. "
+        "Endurance: those of all blocks, over the drive's amplification"
+    )
+    return Table.named(names, rows, title)
 
 
 def _list(form: Format) -> None:

@@ -16,9 +16,9 @@
  * comes later may overtake, so `submit` returns OFS_NVME_LATER and `poll` hands out the end. Its
  * flash is that of src/nvme_flash.h; controller and link are the same. It may program several pages
  * of a plane at once, which its write buffer gathers (`program_pages`). It may have blocks, which
- * it collects (src/nvme_blocks.h); all others write in place. Of its blocks zones may be made
- * (src/nvme_zones.h), which their host writes in order and resets, and the drive never collects;
- * the blocks that are left are a conventional namespace.
+ * it collects and wears (src/nvme_blocks.h); all others write in place. Of its blocks zones may be
+ * made (src/nvme_zones.h), which their host writes in order and resets, and the drive never
+ * collects; the blocks that are left are a conventional namespace.
  *
  * Times are integer picoseconds; no float. A seeded counter-based generator chooses the
  * reads that need a retry. Not modelled: faults, host-side cost. The caller
@@ -63,6 +63,9 @@ struct ofs_nvme_params {
 	uint64_t retry_age_ps;   /* of a block: each adds a tR to its reads, up to retry_factor of them;
 	                          * 0: age adds none */
 	uint64_t refresh_ps;     /* a block this old is collected; 0: none is */
+	uint32_t erase_limit;    /* a block erased so often is retired; 0: none is */
+	uint32_t level_erases;   /* a block erased so much less than another of its plane is moved; 0:
+	                          * none is */
 	uint64_t zone_size_bytes;     /* its flash, and from one to the next; 0: the drive has none */
 	uint64_t zone_capacity_bytes; /* what can be written of it */
 	uint32_t zone_count;
@@ -83,7 +86,11 @@ struct ofs_nvme_wear {
 	uint64_t written_pages; /* by the host */
 	uint64_t moved_pages;   /* by collections; write amplification is both over the first */
 	uint64_t erased_blocks;
-	uint64_t valid_pages; /* that somebody may still read, each in one place */
+	uint64_t valid_pages;  /* that somebody may still read, each in one place */
+	uint64_t erases_least; /* of a block, and of another; not of blocks of zones */
+	uint64_t erases_most;
+	uint64_t retired_blocks;
+	uint64_t read_only; /* 1: the blocks that are left do not suffice */
 };
 /* Of a drive with schedulers: the end of an I/O, which was submitted with that tag. */
 struct ofs_nvme_end {
@@ -111,7 +118,7 @@ void ofs_nvme_model_close(struct ofs_nvme_model *model);
  * which the drive has, or OFS_NVME_DISCARD. A size of 0 is a command without data (a sync; the
  * write buffer is power-safe). now_ps does not go back from call to call; `tag` comes back with a
  * later end. Zones have addresses of their own, from 0. OFS_NVME_REFUSED: what a zoned drive does
- * not take; nothing has changed. */
+ * not take, or a write or discard of one at the end of its life; nothing has changed. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	uint64_t tag, uint64_t offset_bytes, uint32_t size_bytes);
 /* The time before which `poll` returns nothing, or earlier; OFS_NVME_LATER: nothing is owed. */

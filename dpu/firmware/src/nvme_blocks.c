@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum block_state { BLOCK_FREE, BLOCK_OPEN, BLOCK_CLOSED };
+enum block_state { BLOCK_FREE, BLOCK_OPEN, BLOCK_CLOSED, BLOCK_RETIRED };
 
 struct flash_block {
 	uint32_t valid;
+	uint32_t erases;
+	uint64_t opened_ps;
 	uint16_t state;
 	uint16_t handle;
-	uint64_t opened_ps;
 };
 
 /* An open block and how many of its pages are written. */
@@ -21,19 +22,22 @@ struct block_front {
 
 struct block_plane {
 	struct block_front host[OFS_NVME_HANDLES_MAX], collector[OFS_NVME_HANDLES_MAX];
-	uint32_t free_count;
-	uint32_t victim, next; /* OFS_NONE: it does not collect; the page to look at next */
+	uint32_t free_count, lasting; /* the second: not retired */
+	uint32_t victim, next;        /* OFS_NONE: it does not collect; the page to look at next */
+	uint32_t erases_most;
+	int levels; /* the victim was chosen by `level` */
 };
 
 struct ofs_nvme_blocks {
 	struct ofs_nvme_params params;
 	struct ofs_nvme_wear wear;
 	struct block_plane *planes;
-	struct flash_block *blocks; /* [plane][block] */
-	uint32_t *places;           /* [plane][page it keeps]: where it lies; OFS_NONE: not written */
-	uint32_t *pages;            /* [plane][place]: which page lies there; OFS_NONE: void */
-	uint32_t plane_count;
+	struct flash_block *blocks;   /* [plane][block] */
+	uint32_t *places;             /* [plane][page it keeps]: where it lies; OFS_NONE: not written */
+	uint32_t *pages;              /* [plane][place]: which page lies there; OFS_NONE: void */
+	uint32_t plane_count, needed; /* blocks without which a plane cannot collect */
 	uint64_t kept, places_each;
+	int read_only;
 };
 
 static struct flash_block *
@@ -42,17 +46,26 @@ block_of(struct ofs_nvme_blocks *b, uint32_t plane, uint32_t block)
 	return &b->blocks[(uint64_t)plane * b->params.blocks_per_plane + block];
 }
 
+/* The first free block; where erases are levelled the least erased. */
 static uint32_t
 block_take(struct ofs_nvme_blocks *b, uint32_t plane)
 {
-	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++)
-		if (block_of(b, plane, i)->state == BLOCK_FREE) {
-			block_of(b, plane, i)->state = BLOCK_OPEN;
-			b->planes[plane].free_count--;
-			return i;
-		}
-	assert(!"a collection begins before the last free block is taken");
-	return 0;
+	uint32_t found = OFS_NONE;
+
+	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++) {
+		const struct flash_block *one = block_of(b, plane, i);
+
+		if (one->state != BLOCK_FREE)
+			continue;
+		if (found == OFS_NONE || one->erases < block_of(b, plane, found)->erases)
+			found = i;
+		if (b->params.level_erases == 0)
+			break;
+	}
+	assert(found != OFS_NONE); /* a collection begins before the last free block is taken */
+	block_of(b, plane, found)->state = BLOCK_OPEN;
+	b->planes[plane].free_count--;
+	return found;
 }
 
 static void
@@ -134,6 +147,49 @@ refresh(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t now_ps)
 	return one->victim != OFS_NONE;
 }
 
+/* Chooses the least erased block, if the plane has one that was erased so much more. */
+static int
+level(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+	uint32_t fewest = one->erases_most - b->params.level_erases + 1;
+
+	if (b->params.level_erases == 0 || one->erases_most < b->params.level_erases || b->read_only)
+		return 0;
+	for (uint32_t i = 0; i < b->params.blocks_per_plane; i++) {
+		const struct flash_block *block = block_of(b, plane, i);
+
+		if (block->state == BLOCK_CLOSED && block->erases < fewest) {
+			fewest = block->erases;
+			one->victim = i;
+		}
+	}
+	one->next = 0;
+	one->levels = one->victim != OFS_NONE;
+	return one->levels;
+}
+
+/* Free blocks at their limit are never used again, but the last free one is once more. */
+static void
+retire(struct ofs_nvme_blocks *b, uint32_t plane)
+{
+	struct block_plane *one = &b->planes[plane];
+
+	for (uint32_t i = 0; b->params.erase_limit > 0 && i < b->params.blocks_per_plane; i++) {
+		struct flash_block *block = block_of(b, plane, i);
+
+		if (block->state != BLOCK_FREE || block->erases < b->params.erase_limit)
+			continue;
+		b->read_only |= one->lasting == b->needed;
+		if (b->read_only || one->free_count == 1)
+			return;
+		block->state = BLOCK_RETIRED;
+		one->free_count--;
+		one->lasting--;
+		b->wear.retired_blocks++;
+	}
+}
+
 int
 ofs_nvme_blocks_write(struct ofs_nvme_blocks *b, uint32_t plane, uint64_t number, uint32_t handle,
 	uint64_t now_ps)
@@ -178,12 +234,24 @@ int
 ofs_nvme_blocks_erase(struct ofs_nvme_blocks *b, uint32_t plane)
 {
 	struct block_plane *one = &b->planes[plane];
+	struct flash_block *block = block_of(b, plane, one->victim);
+	int levelled = one->levels;
 
-	block_of(b, plane, one->victim)->state = BLOCK_FREE;
-	one->free_count++;
 	one->victim = OFS_NONE;
+	one->levels = 0;
 	b->wear.erased_blocks++;
-	return collect(b, plane);
+	if (++block->erases > one->erases_most)
+		one->erases_most = block->erases;
+	block->state = BLOCK_FREE;
+	one->free_count++;
+	retire(b, plane);
+	return collect(b, plane) || (!levelled && level(b, plane));
+}
+
+int
+ofs_nvme_blocks_read_only(const struct ofs_nvme_blocks *b)
+{
+	return b->read_only;
 }
 
 uint64_t
@@ -214,8 +282,15 @@ ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *b, struct ofs_nvme_wear *wear
 		assert(b->pages[plane * b->places_each + b->places[i]] == i % b->kept);
 		wear->valid_pages++;
 	}
-	for (uint64_t i = 0; i < (uint64_t)b->plane_count * b->params.blocks_per_plane; i++)
+	wear->erases_least = UINT64_MAX;
+	for (uint64_t i = 0; i < (uint64_t)b->plane_count * b->params.blocks_per_plane; i++) {
+		uint32_t erases = b->blocks[i].erases;
+
 		counted += b->blocks[i].valid;
+		wear->erases_least = erases < wear->erases_least ? erases : wear->erases_least;
+		wear->erases_most = erases > wear->erases_most ? erases : wear->erases_most;
+	}
+	wear->read_only = (uint64_t)b->read_only;
 	assert(counted == wear->valid_pages);
 }
 
@@ -228,8 +303,14 @@ ofs_nvme_blocks_reset(struct ofs_nvme_blocks *b)
 	memset(b->places, 0xff, b->plane_count * b->kept * sizeof(*b->places));
 	memset(b->pages, 0xff, b->plane_count * b->places_each * sizeof(*b->pages));
 	memset(b->planes, 0xff, b->plane_count * sizeof(*b->planes)); /* no block is open */
-	for (uint32_t i = 0; i < b->plane_count; i++)
-		b->planes[i].free_count = b->params.blocks_per_plane;
+	for (uint32_t i = 0; i < b->plane_count; i++) {
+		struct block_plane *one = &b->planes[i];
+
+		one->free_count = one->lasting = b->params.blocks_per_plane;
+		one->erases_most = 0;
+		one->levels = 0;
+	}
+	b->read_only = 0;
 }
 
 int
@@ -244,6 +325,7 @@ ofs_nvme_blocks_open(struct ofs_nvme_blocks **out, const struct ofs_nvme_params 
 	b->params = *params;
 	b->plane_count = plane_count;
 	b->kept = ofs_nvme_blocks_kept(params);
+	b->needed = ofs_nvme_blocks_needed(params);
 	b->places_each = (uint64_t)params->blocks_per_plane * params->pages_per_block;
 	b->planes = calloc(plane_count, sizeof(*b->planes));
 	b->blocks = calloc((uint64_t)plane_count * params->blocks_per_plane, sizeof(*b->blocks));

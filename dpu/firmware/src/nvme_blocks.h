@@ -9,8 +9,17 @@
  * A write to a plane with a block older than `refresh_ps` and enough free ones makes the oldest a
  * victim, whatever it holds. A plane that collects takes no writes. The collector has an open block
  * for each handle, so pages of two handles never share one (FDP: persistently isolated); a reclaim
- * unit is a block of each plane. Nothing here takes time: the flash says when each step is done.
- * Memory is allocated at open; nothing can fail after that. One thread owns it.
+ * unit is a block of each plane.
+ *
+ * Erases of a block are counted. After a collection, if a block of the plane was erased
+ * `level_erases` times more than the closed one that was erased least, that one is a victim, too,
+ * and the least erased of the free blocks is taken first: the static and the dynamic wear
+ * levelling of MQSim (Tavakkol et al., FAST'18). No levelling follows another without a collection
+ * between, which bounds what they move. A block that was erased `erase_limit` times is retired;
+ * only the last free one is used again. When one has to be retired and its plane would not have
+ * the blocks left to collect, the drive is read-only, and what it has taken until then is still
+ * programmed. Nothing here takes time: the flash says when each step is done. Memory is allocated
+ * at open; nothing can fail after that. One thread owns it.
  */
 #ifndef OFS_NVME_BLOCKS_H
 #define OFS_NVME_BLOCKS_H
@@ -41,6 +50,8 @@ int ofs_nvme_blocks_erase(struct ofs_nvme_blocks *blocks, uint32_t plane);
  * the victim's (OFS_NONE). */
 uint64_t ofs_nvme_blocks_age_ps(const struct ofs_nvme_blocks *blocks, uint32_t plane,
 	uint32_t number, uint64_t now_ps);
+/* 1: the drive is at its end, and takes no writes. */
+int ofs_nvme_blocks_read_only(const struct ofs_nvme_blocks *blocks);
 void ofs_nvme_blocks_wear(const struct ofs_nvme_blocks *blocks, struct ofs_nvme_wear *wear);
 
 static inline uint32_t
@@ -55,6 +66,17 @@ ofs_nvme_blocks_kept(const struct ofs_nvme_params *params)
 {
 	return (uint64_t)params->blocks_per_plane * params->pages_per_block
 		* (1000 - params->spare_permille) / 1000;
+}
+
+/* Blocks of a plane without which a collection might find no void page: those of the kept pages,
+ * of every handle's open blocks, and those that a collection leaves free. */
+static inline uint32_t
+ofs_nvme_blocks_needed(const struct ofs_nvme_params *params)
+{
+	uint64_t each = params->pages_per_block;
+
+	return params->collect_blocks + 2 * ofs_nvme_handles(params)
+		+ (uint32_t)((ofs_nvme_blocks_kept(params) + each - 1) / each);
 }
 
 #pragma GCC visibility pop

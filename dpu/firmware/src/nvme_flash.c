@@ -351,6 +351,12 @@ ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nv
 	return count;
 }
 
+int
+ofs_nvme_flash_read_only(const struct ofs_nvme_flash *flash)
+{
+	return flash->blocks != NULL && ofs_nvme_blocks_read_only(flash->blocks);
+}
+
 void
 ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *wear)
 {

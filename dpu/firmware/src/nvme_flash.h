@@ -43,6 +43,8 @@ void ofs_nvme_flash_submit(struct ofs_nvme_flash *flash, uint64_t at_ps, int wri
 uint64_t ofs_nvme_flash_next_ps(const struct ofs_nvme_flash *flash);
 int ofs_nvme_flash_poll(struct ofs_nvme_flash *flash, uint64_t now_ps, struct ofs_nvme_end *ends,
 	int max);
+/* 1: it takes no writes any more. */
+int ofs_nvme_flash_read_only(const struct ofs_nvme_flash *flash);
 /* Zeros without blocks; valid pages of zones are not in it. */
 void ofs_nvme_flash_wear(const struct ofs_nvme_flash *flash, struct ofs_nvme_wear *wear);
 

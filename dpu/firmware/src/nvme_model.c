@@ -192,13 +192,17 @@ firmware_ps(const struct ofs_nvme_params *params, int write, uint32_t size_bytes
 		: params->firmware_ps;
 }
 
-/* Why the drive does not take what is asked of its zones; NULL: it does. */
+/* Why the drive does not take what is asked of it; NULL: it does. */
 static const char *
-zone_refusal(struct ofs_nvme_model *model, int *write, uint64_t offset_bytes, uint32_t size_bytes)
+refusal_of(struct ofs_nvme_model *model, int *write, uint64_t offset_bytes, uint32_t size_bytes)
 {
 	const char *refusal;
 	int erase;
 
+	if (*write != 0 && size_bytes > 0 && model->flash != NULL
+		&& ofs_nvme_flash_read_only(model->flash))
+		return "the drive is at the end of its life and takes no writes (NVMe status 182h, "
+			   "Attempted Write to Read Only Range); read what it has, and replace it";
 	if (model->zones == NULL)
 		return NULL;
 	if (*write == OFS_NVME_ZONE_WRITE && size_bytes > 0)
@@ -221,7 +225,7 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write, 
 	uint64_t ready_ps;
 	uint64_t end_ps;
 
-	model->refusal = zone_refusal(model, &write, offset_bytes, size_bytes);
+	model->refusal = refusal_of(model, &write, offset_bytes, size_bytes);
 	if (model->refusal != NULL)
 		return OFS_NVME_REFUSED;
 	model->controller_free_ps = start_ps + model->params.command_interval_ps;
@@ -300,14 +304,14 @@ static const char *
 blocks_wrong(const struct ofs_nvme_params *p)
 {
 	uint64_t planes = (uint64_t)p->channel_count * p->dies_per_channel * p->planes_per_die;
-	uint32_t open; /* of the host and of the collector */
 
 	if (p->handle_count > OFS_NVME_HANDLES_MAX)
 		return "a drive has at most 64 placement handles; lower handle_count";
 	if (!p->scheduled || p->blocks_per_plane == 0)
-		return p->retry_age_ps > 0 || p->refresh_ps > 0
-			? "age is of a block, and this drive has none; give scheduled and blocks_per_plane, or "
-			  "leave retry_age_ps and refresh_ps out"
+		return p->retry_age_ps > 0 || p->refresh_ps > 0 || p->erase_limit > 0 || p->level_erases > 0
+			? "age and erases are of a block, and this drive has none; give scheduled and "
+			  "blocks_per_plane, or leave retry_age_ps, refresh_ps, erase_limit and level_erases "
+			  "out"
 			: NULL;
 	if (!in_range(p->pages_per_block, 1, 1 << 16) || !in_range(p->blocks_per_plane, 1, 1 << 16)
 		|| planes * p->blocks_per_plane * p->pages_per_block > BLOCK_PAGES_MAX
@@ -315,11 +319,9 @@ blocks_wrong(const struct ofs_nvme_params *p)
 		|| p->blocks_per_plane < p->collect_blocks + 3)
 		return "a drive's blocks are out of range; give pages_per_block, erase_ps and "
 			   "collect_blocks (2 or more, and 3 blocks beside), and at most 2^28 pages in all";
-	open = 2 * ofs_nvme_handles(p);
 	if (p->spare_permille == 0 || p->spare_permille > 1000
-		|| p->blocks_per_plane < p->collect_blocks + open + 1
-		|| ofs_nvme_blocks_kept(p)
-			> (uint64_t)(p->blocks_per_plane - p->collect_blocks - open) * p->pages_per_block)
+		|| p->blocks_per_plane < ofs_nvme_blocks_needed(p)
+		|| p->blocks_per_plane < p->collect_blocks + 2 * ofs_nvme_handles(p) + 1)
 		return "a drive without over-provisioning cannot collect; raise spare_permille until it "
 			   "is collect_blocks and 2 for each handle of a plane's blocks or more";
 	if (ofs_nvme_blocks_kept(p) == 0)

@@ -23,9 +23,11 @@ ofs_nvme_zones_wrong(const struct ofs_nvme_params *p)
 	if (!p->scheduled || p->blocks_per_plane == 0 || erased == 0)
 		return "zones are made of blocks, and this drive has none; give scheduled, "
 			   "blocks_per_plane and pages_per_block, or leave the zones out";
-	if (p->handle_count > 1 || p->retry_age_ps > 0 || p->refresh_ps > 0)
-		return "a zoned drive has no placement handles, and the model keeps no age of its blocks; "
-			   "leave handle_count, retry_age_ps and refresh_ps out, or the zones";
+	if (p->handle_count > 1 || p->retry_age_ps > 0 || p->refresh_ps > 0 || p->erase_limit > 0
+		|| p->level_erases > 0)
+		return "a zoned drive has no placement handles, and the model keeps neither age nor erases "
+			   "of its blocks; leave handle_count, retry_age_ps, refresh_ps, erase_limit and "
+			   "level_erases out, or the zones";
 	if (p->zone_size_bytes % erased != 0)
 		return "a zone is not a multiple of the erase block of every plane; make zone_size_bytes a "
 			   "multiple of planes times pages_per_block times page_size_bytes";

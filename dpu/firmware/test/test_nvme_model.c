@@ -2,7 +2,7 @@
  * Does the timing model stay inside its arrays and its integers for any parameters that open takes,
  * does a full link carry exactly its rate, and does a drive with schedulers end every I/O once, in
  * order of time, and none before its parts? Does one with zones, too, whatever is in flight when a
- * zone is reset?
+ * zone is reset, and one that is worn out, but for the writes that it refuses?
  */
 #include "nvme_model.h"
 
@@ -12,7 +12,7 @@
 #include "drive.h"
 
 static uint64_t random_state = 1;
-static uint64_t collected;
+static uint64_t collected, retired, refused;
 
 static uint64_t
 random_next(void)
@@ -160,6 +160,8 @@ try_random_schedulers(void)
 		params.erase_ps = between(1, 1000000000);
 		params.retry_age_ps = between(0, 1) * between(1, 10000000000);
 		params.refresh_ps = between(0, 1) * between(1, 10000000000);
+		params.erase_limit = (uint32_t)(between(0, 1) * between(1, 20));
+		params.level_erases = (uint32_t)(between(0, 1) * between(1, 4));
 	} else {
 		draw_programs(&params);
 	}
@@ -180,16 +182,22 @@ try_random_schedulers(void)
 			ios[i] = (struct io){now_ps, 0, OFS_NVME_DISCARD, 1};
 		else if (ios[i].write && params.handle_count > 1)
 			ios[i].write += (int)between(0, params.handle_count - 1);
-		assert(
-			ofs_nvme_model_submit(model, now_ps, ios[i].write, i, between(0, 1 << 20) * 512, size)
-			== OFS_NVME_LATER);
-		inside++;
+		if (ofs_nvme_model_submit(model, now_ps, ios[i].write, i, between(0, 1 << 20) * 512, size)
+			== OFS_NVME_LATER) {
+			inside++;
+			continue;
+		}
+		ofs_nvme_model_wear(model, &wear);
+		assert(wear.read_only && ios[i].write && size > 0);
+		refused++;
 	}
 	inside -= take_ends(model, &params, OFS_NVME_LATER - 1, ios);
 	assert(inside == 0 && ofs_nvme_model_next_ps(model) == OFS_NVME_LATER);
 	ofs_nvme_model_wear(model, &wear);
 	assert(wear.erased_blocks * params.pages_per_block <= wear.written_pages + wear.moved_pages);
+	assert(params.erase_limit || !(wear.retired_blocks || wear.read_only));
 	collected += wear.erased_blocks;
+	retired += wear.retired_blocks;
 	ofs_nvme_model_close(model);
 }
 
@@ -287,7 +295,7 @@ main(void)
 		try_random_parameters();
 	for (int i = 0; i < 300; i++)
 		try_random_schedulers();
-	assert(collected > 0);
+	assert(collected > 0 && retired > 0 && refused > 0);
 	for (int i = 0; i < 200; i++)
 		try_random_zones();
 	try_full_link();

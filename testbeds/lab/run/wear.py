@@ -3,9 +3,8 @@
 Model: each prefix block of the trace is an object, one record of the real store (`store.h`) on the
 simulated drive. A request writes the objects that the store lacks. Where the store lacks room
 (`room_percent`) or a place its coldest go, as in `device/purge.c`: those that fewest requests named
-again, of these the longest unnamed. A stream is a tenant of the store: it has segments of its own,
-and a lifetime that the drive maps to a placement handle. With streams by lifetime an object begins
-in the first, and is written again, to the second, when a request names it again.
+again, of these the longest unnamed. A stream is a tenant of the store (`wear_runs.py`): it has
+segments of its own, and a lifetime that the drive maps to a placement handle.
 
 The scale (`wear_tier.py`): one layer stands for all; the store holds a `WRITTEN`-th of the trace's
 objects; and the drive is that large, with the preset's share of spare blocks. Of the same flash a
@@ -16,93 +15,39 @@ What can fail: BadInput for a trace without blocks or with few, more streams tha
 open zones, zones of no whole erase blocks, and a drive that does not collect.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
 import msgspec
 
 from offstage.bindings.drives import Preset
 from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import NvmeModel
 from offstage.bindings.tradeoffs import life_years, write_budget_bytes
-from offstage.bindings.units import format_size
-from offstage.dpu.config.options import Store as Settings
 from offstage.testbeds.drives import random_amplification
+from offstage.testbeds.lab.run.wear_end import EndRow, ends_of
+from offstage.testbeds.lab.run.wear_runs import (
+    Replayed,
+    Run,
+    WearOptions,
+    drive_of,
+    replayed,
+    runs,
+)
 from offstage.testbeds.lab.run.wear_tier import (
     PAGE_BYTES,
     PLANES,
     RECORD_PAGES,
-    Tier,
     Wrote,
     kept_pages,
     scaled,
-    zoned,
 )
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.columns import Trace
 
-__all__ = ["STREAMS", "DriveWear", "WearOptions", "WearRow", "drive_wear"]
+__all__ = ["DriveWear", "WearRow", "drive_wear"]
 
 WRITTEN = 4
 OBJECTS_MIN = 512
-STREAMS = ("one", "tenant", "lifetime")
 LIFE_YEARS = 5
 """Over which a drive's endurance is given in writes a day."""
-
-
-@dataclass(frozen=True)
-class WearOptions:
-    """handles: that the drive has; 0: it has no placement. admit: requests that must have tried to
-    write an object before. room_percent: of the store, that it keeps empty.
-    spare_permille: of the flash; None: the preset's. token_bytes: KV of one token, all layers.
-    zone_bytes: flash of a zone of the whole drive; 0: no drive with zones. zones_open: at once."""
-
-    streams: tuple[str, ...] = STREAMS
-    handles: int = 8
-    tenants: int = 4
-    admit: tuple[int, ...] = (1, 2)
-    room_percent: int = Settings().room_percent
-    spare_permille: int | None = None
-    token_bytes: int = 160 << 10
-    zone_bytes: int = 0
-    zones_open: int = 14
-
-    def count(self, streams: str) -> int:
-        """Streams of that kind."""
-        return {"one": 1, "tenant": self.tenants, "lifetime": 2}[streams]
-
-    def check(self) -> None:
-        """BadInput for an unknown kind of streams, and for more streams than handles or zones."""
-        for one in self.streams:
-            if one not in STREAMS:
-                raise BadInput(f"no streams {one!r}", "--streams", f"give {', '.join(STREAMS)}")
-            needs = self.count(one) + 1
-            if self.handles and needs > self.handles:
-                raise BadInput(
-                    f"streams by {one!r} need {needs} placement handles, one of them for headers, "
-                    f"and the drive has {self.handles}",
-                    "--handles",
-                    "give more, or 0 for a drive without placement; or lower --tenants",
-                )
-            if self.zone_bytes and needs > self.zones_open + 1:
-                raise BadInput(
-                    f"streams by {one!r} need {needs - 1} open zones, and the drive has "
-                    f"{self.zones_open}",
-                    "--zones-open",
-                    "give more; or lower --tenants",
-                )
-
-    def zone_blocks(self, drive: Preset) -> int:
-        """Erase blocks of each plane of the drive in a zone; BadInput: not a whole number."""
-        unit = drive.unit_bytes
-        if self.zone_bytes % unit:
-            raise BadInput(
-                f"a zone of {format_size(self.zone_bytes)} is not a multiple of the erase block of "
-                f"every plane, {format_size(unit)}",
-                "--zone",
-                f"give {format_size(unit)} or a multiple",
-            )
-        return self.zone_bytes // unit
 
 
 def planes_of(params: dict[str, int]) -> int:
@@ -115,7 +60,9 @@ class WearRow(msgspec.Struct, frozen=True, kw_only=True):
     drive has. `hit`: of the blocks looked up. Bytes are of the scaled drive, over the whole trace.
     `bytes_per_s`: KV that the whole drive takes with its writes never idle. `writes_per_day`: of
     the capacity, in KV, over 5 years; `years` at the trace's rate; `saved`: of the flash's writes,
-    against everything admitted. Null where `absent` of the document says why."""
+    against everything admitted. Null where `absent` of the document says why. `level`: the spread
+    of erases at which a block is moved, 0: none is; then erases of the block that has least and of
+    the one that has most."""
 
     streams: str
     handles: int
@@ -131,12 +78,15 @@ class WearRow(msgspec.Struct, frozen=True, kw_only=True):
     writes_per_day: float | None
     years: float | None
     saved: float | None
+    level: int
+    erases_least: int
+    erases_most: int
 
 
 class DriveWear(msgspec.Struct, frozen=True, kw_only=True):
     """`drive_bytes`: of the scaled drive, and its reclaim units; capacity and endurance are the
     preset's; `rated_amplification`: of 4 KiB random writes in the model, for which the endurance is
-    given."""
+    given; `ends`: until the drive is worn out, where that was asked."""
 
     drive: str
     trace: str
@@ -151,6 +101,7 @@ class DriveWear(msgspec.Struct, frozen=True, kw_only=True):
     endurance_bytes: int | None
     rated_amplification: float
     rows: list[WearRow]
+    ends: list[EndRow]
     absent: dict[str, str]
     provenance: str = "modelled"
 
@@ -177,13 +128,14 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
         )
     sized = scaled(params, objects, 1, 0)
     NvmeModel(sized)  # in one line, before what takes long
-    runs = list(_runs(options, options.zone_blocks(drive)))
-    drives = [_scaled(params, objects, options, run) for run in runs]
+    ways = list(runs(options, options.zone_blocks(drive)))
+    drives = [drive_of(params, objects, options, run) for run in ways]
     judge = _Judge(drive, trace, tokens * options.token_bytes, random_amplification(params))
-    progress.start("wear", len(runs), "runs")
-    for run, made in zip(runs, drives, strict=True):
-        judge.add(run, made, *_replayed(made, trace, options.room_percent, run))
+    progress.start("wear", len(ways), "runs")
+    for run, made in zip(ways, drives, strict=True):
+        judge.add(run, made, replayed(made, trace, options.room_percent, run))
         progress.advance(1)
+    ends = ends_of(params, objects, trace, options, progress)
     return DriveWear(
         drive=drive.name,
         trace=trace.origin.name,
@@ -198,72 +150,9 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
         endurance_bytes=judge.endurance_bytes,
         rated_amplification=judge.rated,
         rows=judge.rows,
+        ends=ends,
         absent=judge.absent,
     )
-
-
-@dataclass(frozen=True)
-class _Run:
-    streams: str
-    count: int
-    handles: int
-    admit: int
-    zone_blocks: int = 0
-
-
-def _runs(options: WearOptions, zone_blocks: int) -> Iterator[_Run]:
-    for one in options.streams:
-        count = options.count(one)
-        for handles in (0, count + 1) if options.handles else (0,):
-            last = _Run(one, count, handles, 0)
-            yield last
-        if zone_blocks:
-            yield _Run(one, count, 0, 0, zone_blocks)
-    for admit in options.admit:
-        yield replace(last, admit=admit)
-
-
-def _scaled(
-    params: dict[str, int], objects: int, options: WearOptions, run: _Run
-) -> dict[str, int]:
-    """The drive of that run."""
-    made = scaled(params, objects, run.count, run.handles)
-    if not run.zone_blocks:
-        return made
-    return zoned(made, run.zone_blocks, options.zones_open, run.count)
-
-
-def _replayed(
-    params: dict[str, int], trace: Trace, room_percent: int, run: _Run
-) -> tuple[Wrote, Wrote | None, float]:
-    """What was written in all, what since the store was full, and the share of hits."""
-    tier = Tier(params, room_percent, run.count)
-    tried: dict[int, int] = {}
-    hits = 0
-    for request in range(len(trace)):
-        keys: list[int] = trace.block_ids(request).tolist()
-        tenant = _tenant(trace, request, keys, run)
-        for key in keys:
-            if key in tier.cold:
-                hits += 1
-                if tier.cold.name(key) == 0 and run.streams == "lifetime":
-                    tier.again(key, 1)
-                continue
-            tried[key] = tried.get(key, 0) + 1
-            if tried[key] > run.admit:
-                tier.put(key, tenant)
-    wrote = tier.close()
-    since = wrote.since(tier.filled) if tier.filled else None
-    return wrote, since, hits / trace.runs.access_count
-
-
-def _tenant(trace: Trace, request: int, keys: list[int], run: _Run) -> int:
-    """Sessions take turns, and where there are none the second blocks of prompts: traces have one
-    first block for all."""
-    if run.streams != "tenant" or not keys:
-        return 0
-    session = int(trace.session[request]) if trace.has_sessions else keys[:2][-1]
-    return session % run.count
 
 
 class _Judge:
@@ -283,10 +172,9 @@ class _Judge:
         elif not self._duration_s:
             self.absent["years"] = "the trace has no duration"
 
-    def add(
-        self, run: _Run, params: dict[str, int], wrote: Wrote, since: Wrote | None, hit: float
-    ) -> None:
+    def add(self, run: Run, params: dict[str, int], found: Replayed) -> None:
         """A row, compared with the row of the same streams that admits everything."""
+        wrote, since = found.wrote, found.since
         store = drive = both = rate = None
         if since and since.put:
             store, drive = since.store / (since.put * RECORD_PAGES), since.flash / since.store
@@ -302,7 +190,7 @@ class _Judge:
                 handles=run.handles,
                 zones=params.get("zone_count", 0),
                 admit=run.admit,
-                hit=hit,
+                hit=found.hit,
                 object_bytes=wrote.put * RECORD_PAGES * PAGE_BYTES,
                 flash_bytes=flash_bytes,
                 store_amplification=store,
@@ -312,10 +200,13 @@ class _Judge:
                 writes_per_day=per_day,
                 years=years,
                 saved=1 - flash_bytes / self._whole(run) if run.admit else None,
+                level=run.level,
+                erases_least=found.wear["erases_least"],
+                erases_most=found.wear["erases_most"],
             )
         )
 
-    def _whole(self, run: _Run) -> int:
+    def _whole(self, run: Run) -> int:
         found = [
             one.flash_bytes
             for one in self.rows

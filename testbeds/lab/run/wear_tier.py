@@ -6,7 +6,7 @@ block has fewer pages, and is erased as much sooner. A
 drive with zones has the flash of the others: a zone is `zone_blocks` erase blocks of each plane, a
 segment is a zone, what the store rewrites in place goes to a conventional namespace of
 `CONVENTIONAL` blocks of each plane, and a discard resets. The store writes a segment in order, so
-the drive refuses nothing.
+the drive refuses nothing, but every write when blocks with an `erase_limit` are worn out.
 """
 
 from collections import OrderedDict
@@ -147,10 +147,19 @@ class Tier:
         """What was written in all."""
         self._store.drain()
         wrote = self.wrote()
-        assert self._storage.stats()["errors"] == 0
+        assert self._storage.wear()["read_only"] or not self.ended
         self._store.close()
         self._storage.close()
         return wrote
+
+    @property
+    def ended(self) -> bool:
+        """The drive takes no writes any more; nothing else makes an I/O fail here."""
+        return self._storage.stats()["errors"] > 0
+
+    def wear(self) -> dict[str, int]:
+        """What the drive has done to its flash up to now."""
+        return self._storage.wear()
 
     def put(self, key: int, stream: int) -> None:
         """Write an object that the store lacks."""
@@ -179,6 +188,8 @@ class Tier:
         if (lacks := self._store.lacks()) > 0:
             self._purge(min(lacks, self._purged))
         while (rc := self._store.put(key, 0, self._payload, 0, stream)) != 0:
+            if self.ended:
+                return
             if rc == -ENOSPC:
                 self._purge(self._purged)
             assert rc in (-ENOSPC, -EAGAIN), rc

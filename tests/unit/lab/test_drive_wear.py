@@ -12,7 +12,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import NvmeModel
 from offstage.testbeds.cli import run
 from offstage.testbeds.document import as_line
-from offstage.testbeds.lab.run.wear import WearOptions, drive_wear
+from offstage.testbeds.lab.run.wear import drive_wear
+from offstage.testbeds.lab.run.wear_runs import WearOptions
 from offstage.testbeds.lab.run.wear_tier import Cold
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.columns import Trace
@@ -177,6 +178,26 @@ def test_a_store_with_room_writes_each_byte_about_once(tmp_path: Path) -> None:
     assert full.hit - 0.02 < roomy.hit <= full.hit
 
 
+def test_a_drive_is_written_until_its_blocks_do_not_suffice(tmp_path: Path) -> None:
+    """What it took is the stated share of the erases of all blocks over its amplification; blocks
+    that are levelled are further through their lives when the first do not suffice."""
+    options = WearOptions(("lifetime",), admit=(), level=1, erase_limit=5)
+    found = drive_wear(preset("micron-9650"), trace(tmp_path / "t.jsonl"), options, Silent())
+    assert [(one.handles, one.level) for one in found.rows] == [(0, 0), (3, 0), (3, 1)]
+    assert all(0 <= one.erases_least < one.erases_most for one in found.rows)
+    flash_bytes = found.reclaim_unit_bytes * 256
+    for one in found.ends:
+        assert one.endurance_bytes * one.drive_amplification == pytest.approx(5 * flash_bytes)
+        assert one.written_bytes == pytest.approx(one.share * one.endurance_bytes)
+        assert one.retired_blocks > 0 and one.erases_most >= 5
+        programmed = one.written_bytes * one.drive_amplification / flash_bytes
+        assert one.erases_mean <= programmed <= one.erases_mean + 1
+    plain, levelled = found.ends
+    assert (plain.level, levelled.level) == (0, 1)
+    assert levelled.erases_most - levelled.erases_least <= plain.erases_most - plain.erases_least
+    checked("drive wear", as_line(found))
+
+
 GOLDEN = [
     (48677376, 88704000),
     (48677376, 89385472),
@@ -218,6 +239,10 @@ def test_a_zoned_drive_moves_nothing_and_the_store_what_it_must(tmp_path: Path) 
         (["--zone", "2TiB"], "blocks are 1, and a store of 1 streams needs 6; give smaller"),
         (["--spare", "0"], "without over-provisioning cannot collect"),
         (["--spare", "100"], "all over-provisioning"),
+        (
+            ["--level", "9", "--erase-limit", "9"],
+            "no block is erased 9 times more than another before it was erased 9 times",
+        ),
         (["--admit", "none"], "'none' are no numbers of requests"),
         (["--limit", "9"], "write no store 4 times"),
     ],

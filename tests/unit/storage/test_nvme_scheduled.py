@@ -130,13 +130,25 @@ def test_a_victim_is_the_block_with_the_fewest_valid_pages() -> None:
     """The seventh of eight blocks is opened. The first and the third have one valid page each,
     which moves; the collector opens the last block, so one victim is not enough."""
     model = written_over([*range(16), 8, 9, 10, 0, 4, 5, 1, 2])
-    kept = {"valid_pages": 16}
-    assert model.wear() == {"written_pages": 24, "moved_pages": 0, "erased_blocks": 0} | kept
+    kept = {"valid_pages": 16, "retired_blocks": 0, "read_only": 0}
+    assert model.wear() == kept | {
+        "written_pages": 24,
+        "moved_pages": 0,
+        "erased_blocks": 0,
+        "erases_least": 0,
+        "erases_most": 0,
+    }
     now = 100 * 10**12
     model.submit(now, 12 * PAGE, PAGE, write=True)
     ((_, end_ps),) = model.poll(now + 10**12)
     assert end_ps == now + BEGIN + LINK + PROGRAM  # what it began comes after it
-    assert model.wear() == {"written_pages": 25, "moved_pages": 2, "erased_blocks": 2} | kept
+    assert model.wear() == kept | {
+        "written_pages": 25,
+        "moved_pages": 2,
+        "erased_blocks": 2,
+        "erases_least": 0,
+        "erases_most": 1,
+    }
 
 
 def test_a_write_waits_for_the_collection_and_a_read_does_not() -> None:
@@ -199,12 +211,12 @@ def test_an_old_block_is_refreshed_by_a_write_to_its_plane() -> None:
     assert model.wear()["valid_pages"] == 10
 
 
-def test_age_needs_blocks() -> None:
+def test_age_and_erases_need_blocks() -> None:
     """One line says what to give."""
     for drive in (TINY, TINY | {"scheduled": 0, "write_buffer_bytes": PAGE}):
-        for age in ("retry_age_ps", "refresh_ps"):
-            with pytest.raises(BadInput, match=r"age is of a block.*give scheduled and blocks_per"):
-                NvmeModel(drive | {age: 1})
+        for name in ("retry_age_ps", "refresh_ps", "erase_limit", "level_erases"):
+            with pytest.raises(BadInput, match=r"are of a block.*give scheduled and blocks_per"):
+                NvmeModel(drive | {name: 1})
 
 
 def test_a_drive_that_keeps_nothing_is_refused() -> None:

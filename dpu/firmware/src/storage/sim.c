@@ -10,7 +10,8 @@
  *
  * Of a drive with zones, what is written in place (lifetime 0) goes to a log on its conventional
  * namespace, and all else to the zones, whose addresses are the caller's from zones_offset_bytes
- * on; a discard resets the zone that begins with it. What the drive refuses ends with -EIO.
+ * on; a discard resets the zone that begins with it. What the drive refuses ends with -EIO; a write
+ * to one at the end of its life with -ENODATA, as Linux says for that status (nvme_error_status).
  *
  * With a path the medium is that file, and outlives the storage. I/O in flight at close is torn, as
  * in a power cut: some of its blocks reach the medium, others do not.
@@ -34,7 +35,8 @@ enum sim_fault {
 	FAULT_CORRUPT,
 	FAULT_HANG,
 	FAULT_TORN,
-	FAULT_TIMEOUT
+	FAULT_TIMEOUT,
+	FAULT_READ_ONLY
 };
 
 struct sim_slot {
@@ -137,6 +139,8 @@ sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 		return -EIO;
 	if (slot->fault == FAULT_TIMEOUT)
 		return -ETIMEDOUT;
+	if (slot->fault == FAULT_READ_ONLY)
+		return -ENODATA;
 	if (io->op == OFS_STORAGE_SYNC)
 		return 0;
 	if (io->op == OFS_STORAGE_DISCARD) {
@@ -253,7 +257,7 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, write, index, offset,
 		write == OFS_NVME_ZONE_RESET ? 0 : io->size_bytes);
 	if (due_ps == OFS_NVME_REFUSED) {
-		sim->slots[index].fault = FAULT_EIO;
+		sim->slots[index].fault = sim->config.nvme.zone_size_bytes ? FAULT_EIO : FAULT_READ_ONLY;
 		due_ps = now_ns * PS_PER_NS;
 	}
 	if (due_ps != OFS_NVME_LATER)

@@ -21,6 +21,9 @@ errno_of(const struct spdk_nvme_cpl *cpl)
 			return -EILSEQ;
 		return -ENODATA;
 	}
+	if (cpl->status.sct == SPDK_NVME_SCT_COMMAND_SPECIFIC
+		&& code == SPDK_NVME_SC_ATTEMPTED_WRITE_TO_RO_RANGE)
+		return -ENODATA;
 	if (cpl->status.sct != SPDK_NVME_SCT_GENERIC)
 		return -EIO;
 	switch (code) {

@@ -103,7 +103,8 @@ ofs_timing_nvme_open(struct ofs_timing **out, const struct ofs_timing_config *co
 	if (config->nvme.scheduled)
 		side->base.in_flight_max = config->nvme.queue_depth_max;
 	side->config = *config;
-	rc = ofs_nvme_model_open(&side->model, &config->nvme, config->seed);
+	side->config.nvme.erase_limit = 0; /* a timing has an end for every write */
+	rc = ofs_nvme_model_open(&side->model, &side->config.nvme, config->seed);
 	if (rc) {
 		free(side);
 		return rc;

@@ -2,6 +2,8 @@
 #include "driver_fixture.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* While the DPU answers. */

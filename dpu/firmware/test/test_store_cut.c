@@ -165,7 +165,9 @@ start(struct store_world *w, uint32_t kind)
 		w->busy[number][layer] += rc == 0;
 		w->gone[number][layer] = rc == 0 ? 0 : w->gone[number][layer];
 		w->full += rc == -ENOSPC;
-		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOSPC);
+		HOLDS(w,
+			rc == 0 || rc == -EAGAIN || rc == -ENOSPC
+				|| (rc == -EIO && ofs_store_refuses(w->store)));
 	} else {
 		rc = ofs_store_get(w->store, &key, layer, buffers[i], i, w->now_s);
 		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOENT);

@@ -119,6 +119,6 @@ def test_the_tables_of_the_page_are_what_the_commands_print(
     assert run(["bench", "prefetch", *words]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     begin = next(at for at, line in enumerate(lines) if line.startswith(f"{title}, "))
-    end = max(at for at, line in enumerate(lines) if " perfect " in line)
+    end = max(at for at, line in enumerate(lines) if line.split()[1:2] == ["perfect"])
     page = (ROOT / "docs/reference/prefetch-pays.md").read_text(encoding="utf-8")
     assert "\n".join(lines[begin : end + 1]) in page

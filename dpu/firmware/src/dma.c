@@ -245,12 +245,13 @@ map_kind(struct ofs_dma *dma, const struct ofs_dma_config *config, const char *n
 		return rc;
 	/* Before the first touch, because these decide which pages it gets. */
 	dma->unbound = config->numa_bind && bind_node(dma, config->numa_node) != 0;
-	if (dma->kind == OFS_DMA_TRANSPARENT)
+	if (dma->kind == OFS_DMA_TRANSPARENT) {
 		(void)madvise(dma->base, dma->size_bytes, MADV_HUGEPAGE);
-	if (dma->kind == OFS_DMA_TRANSPARENT && dma->fd >= 0)
-		collapse(dma);
-	if (dma->kind == OFS_DMA_BASE_PAGES)
+		if (dma->fd >= 0)
+			collapse(dma);
+	} else if (dma->kind == OFS_DMA_BASE_PAGES) {
 		(void)madvise(dma->base, dma->size_bytes, MADV_NOHUGEPAGE);
+	}
 	return touch(dma);
 }
 

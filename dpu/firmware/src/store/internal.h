@@ -232,8 +232,7 @@ struct ofs_store {
 	struct ofs_store_list again;    /* OFS_LISTED_AGAIN */
 	struct ofs_store_list unmarked; /* dying, and the mark failed */
 	uint64_t again_s;               /* when failed writes were last retried */
-	uint32_t
-		refused; /* marks and wipes that failed since a write succeeded; they are tried again */
+	uint32_t refused;               /* marks and wipes that failed since a write succeeded */
 	struct ofs_store_clean clean;
 	uint64_t changes;    /* places given up, segments sealed or freed */
 	uint32_t open_count; /* segments */

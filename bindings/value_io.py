@@ -2,7 +2,7 @@
 
 A fabric's `ValueIO` moves them: `DriverValues` is `struct ofs_value_io` (value_io.h) over one
 driver, without the GIL. One thread owns both, and may have fetches and puts of the fabric in flight
-meanwhile.
+meanwhile; any thread submits tasks, which begin while it is in `run` or `serve`.
 """
 
 import errno
@@ -36,9 +36,10 @@ class ValueTask:
     has one; `durable`: it ends when the value is on the drive, also where the daemon writes back.
     `length`: of an `exist` or hold, the length that the value must have, or -EMSGSIZE; of a
     retrieve that is its memory's, unless `whole` is False. `hold_s` above 0, of a retrieve without
-    memory: the value is held for so long, and with `chance` (0 to 1) announced to the prefetch as
-    read in `due_s`. `parts`: `landed` grows before the end. `filled` (of a store): so many bytes
-    may be sent at first; -1: all, and it is committed. `timeout_s`: then -ETIMEDOUT; 0: none.
+    memory: the value is held for so long, `once` at most until a retrieve of its key ends or a
+    store of it begins, and with `chance` (0 to 1) announced to the prefetch as read in `due_s`.
+    `parts`: `landed` grows before the end. `filled` (of a store): so many bytes may be sent at
+    first; -1: all, and it is committed. `timeout_s`: then -ETIMEDOUT; 0: none.
 
     At its end: `rc` 0 or -errno, `value_length` in bytes (of a list the number of keys), `ends`
     pieces by `bindings.layouts.ENDS`.
@@ -58,6 +59,7 @@ class ValueTask:
         over: bool = False,
         durable: bool = False,
         parts: bool = False,
+        once: bool = False,
         hold_s: float = 0.0,
         due_s: float = 0.0,
         chance: float = 0.0,
@@ -65,32 +67,36 @@ class ValueTask:
         timeout_s: float = 0.0,
     ) -> None:
         self.verb, self.key, self.memory = verb, key, memory
-        self.c: Any = ffi.new("struct ofs_value_task *")
-        self.address = int(ffi.cast("uintptr_t", self.c))
-        c: Any = self.c
-        c.verb, c.timeout_ns = VERBS[verb], int(timeout_s * 1e9)
-        ffi.memmove(ffi.addressof(c, "key"), key, 16)
-        whole = whole and verb != "list" and (memory is not None or length >= 0)
+        c: Any = ffi.new("struct ofs_value_task *")
+        self.c, self.address = c, int(ffi.cast("uintptr_t", c))
+        c.verb = VERBS[verb]
+        ffi.memmove(c, key, 16)  # `key` comes first
+        if memory is not None:
+            iovec: Any = ffi.new("struct iovec *")
+            iovec.iov_base = start = ffi.from_buffer(memory.data)
+            iovec.iov_len = c.length = length = memory.nbytes
+            c.iovecs, c.iovec_count, self._kept = iovec, 1, (iovec, start)
+        elif length >= 0:
+            c.length = length
+        whole = whole and length >= 0 and verb != "list"
         c.flags = (
             keep * lib.OFS_TASK_KEEP
             | over * lib.OFS_TASK_OVER
             | durable * lib.OFS_TASK_DURABLE
             | whole * lib.OFS_TASK_WHOLE
             | parts * lib.OFS_TASK_PARTS
+            | once * lib.OFS_TASK_ONCE
             | (hold_s > 0) * lib.OFS_TASK_HOLD
             | first * lib.OFS_TASK_FIRST
         )
-        c.name_bytes = len(name)
-        ffi.memmove(ffi.addressof(c, "name"), name, len(name))
-        if memory is not None:
-            iovec: Any = ffi.new("struct iovec *")
-            iovec.iov_base = ffi.cast("void *", memory.ctypes.data)
-            iovec.iov_len = c.length = memory.nbytes
-            c.iovecs, c.iovec_count, self._kept = iovec, 1, iovec
-        elif length >= 0:
-            c.length = length
-        c.hold_ns, c.due_ns = int(hold_s * 1e9), int(due_s * 1e9)
-        c.probability = int(65535 * chance)
+        if name:
+            c.name_bytes = len(name)
+            ffi.memmove(ffi.addressof(c, "name"), name, len(name))
+        if timeout_s:
+            c.timeout_ns = int(timeout_s * 1e9)
+        if hold_s:
+            c.hold_ns, c.due_ns = int(hold_s * 1e9), int(due_s * 1e9)
+            c.probability = int(65535 * chance)
         c.filled, c.committed = (c.length, 1) if filled < 0 else (filled, 0)
 
     @property
@@ -119,13 +125,23 @@ class ValueIO(ABC):
 
     @abstractmethod
     def submit(self, tasks: Sequence[ValueTask]) -> None:
-        """Take over these tasks; `run` returns each once. BadInput: no such operation."""
+        """Any thread: take over these tasks; `run` or `serve` returns each once. BadInput: no such
+        operation."""
 
     @abstractmethod
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
         """Move everything on, and wait up to `timeout_s` for a task to end or one of parts to land
         more; not where nothing can happen by itself. Returns what has ended. RunFailed: the daemon
         is lost, and every task has been returned (-EPIPE)."""
+
+    @abstractmethod
+    def serve(self, timeout_s: float) -> list[ValueTask]:
+        """As `run`, for a thread that does nothing else: while nothing can happen by itself it
+        sleeps, until a task is submitted or it is woken."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Any thread: end the `serve` under way, or else the next one."""
 
     @abstractmethod
     def fill(self, task: ValueTask, size: int, *, commit: bool = False) -> None:
@@ -189,15 +205,26 @@ class DriverValues(ValueIO):
 
     def submit(self, tasks: Sequence[ValueTask]) -> None:
         for task in tasks:
+            self._tasks[task.address] = task  # it may have ended before submit returns
             rc = 0 if self._io is None else lib.ofs_value_io_submit(self._io, task.c)
             if rc != 0:
+                del self._tasks[task.address]
                 raise BadInput(f"a task to {task.verb} without memory", "values", "give it some")
-            self._tasks[task.address] = task
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
+        return self._moved(lib.ofs_value_io_run, timeout_s)
+
+    def serve(self, timeout_s: float) -> list[ValueTask]:
+        return self._moved(lib.ofs_value_io_serve, timeout_s)
+
+    def wake(self) -> None:
+        if self._io is not None:
+            lib.ofs_value_io_wake(self._io)
+
+    def _moved(self, move: Any, timeout_s: float) -> list[ValueTask]:
         if self._io is None:
             return self._lost()
-        count = lib.ofs_value_io_run(self._io, int(timeout_s * 1e9), self._ended_c, ENDED_BATCH)
+        count = move(self._io, int(timeout_s * 1e9), self._ended_c, ENDED_BATCH)
         if count < 0:
             gone(count, "moving values")
         return list(map(self._tasks.pop, self._ended[:count].tolist()))

@@ -56,14 +56,9 @@ class Link:
             raise
 
     @property
-    def busy(self) -> bool:
-        """Whether there is something to do without a new request."""
-        return self._found is not None if self.lost else self.values.busy
-
-    @property
-    def holds(self) -> bool:
-        """Whether objects are leased."""
-        return not self.lost and self.values.held > 0
+    def found(self) -> bool:
+        """Whether there is a new connection to adopt."""
+        return self._found is not None
 
     def lose(self) -> None:
         """The daemon no longer answers: end all tasks, close the connection and start to reconnect.

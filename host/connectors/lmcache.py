@@ -116,8 +116,6 @@ class NativeClient:
     def __init__(self, **settings: Any) -> None:
         """Log in; see `client_of`."""
         self._client = client_of(settings)
-        self._lock = threading.Lock()
-        self._reading: dict[int, list[bytes]] = {}
 
     def event_fd(self) -> int:
         """Readable when a batch has ended."""
@@ -125,24 +123,19 @@ class NativeClient:
 
     def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Read objects into memory; the number of the batch."""
-        names = self._names(keys)
-        with self._lock:  # its end may not be looked for before it is known
-            ticket = self._client.get(names, views)
-            self._reading[ticket] = names
-        return ticket
+        return self._client.get(self._names(keys), views)
 
     def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Store objects."""
         if not self._keeps(keys):
             return self._client.exists(self._names(keys))  # none of them is there
-        names = [key.encode() for key in keys]
-        self._client.release(names)
-        return self._client.put(names, views)
+        return self._client.put([key.encode() for key in keys], views)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Whether objects are there. Those are leased and brought into the tier's memory."""
+        """Whether objects are there. Those are leased, until they are read, replaced or deleted,
+        and brought into the tier's memory."""
         return self._client.prefetch(
-            self._names(keys), lease_s=UNTOLD_LEASE_S, due_s=UNTOLD_LEASE_S
+            self._names(keys), lease_s=UNTOLD_LEASE_S, due_s=UNTOLD_LEASE_S, once=True
         )
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
@@ -154,10 +147,6 @@ class NativeClient:
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """Batches that have ended: number, whether each object is there or was taken, why not, and
         which of them."""
-        ended = self._client.drain()
-        with self._lock:
-            read = [name for one in ended for name in self._reading.pop(one.ticket, [])]
-        self._client.release(read)
         return [
             (
                 one.ticket,
@@ -165,7 +154,7 @@ class NativeClient:
                 next((why for why in one.reasons if why), ""),
                 one.done,
             )
-            for one in ended
+            for one in self._client.drain()
         ]
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ the duration of its read. A range stays registered across the loss of the daemon
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import numpy as np
@@ -21,19 +22,20 @@ U8 = NDArray[np.uint8]
 
 
 class Memory:
-    """Owned by the thread that moves objects, but for `ask`. `wake`: the condition it waits on."""
+    """Owned by the thread that moves objects, but for `ask`. `lock` guards what is asked of that
+    thread; `stir`, with the lock held, makes it look."""
 
-    def __init__(self, wake: threading.Condition) -> None:
-        self._wake = wake
+    def __init__(self, lock: threading.Condition, stir: Callable[[], None]) -> None:
+        self._lock, self._stir = lock, stir
         self._asked: deque[tuple[U8, bool, Future[None]]] = deque()
         self._ranges: list[U8] = []
 
     def ask(self, array: U8, keep: bool) -> Future[None]:
         """Any thread: register `array`, or (not `keep`) unregister it before it is freed."""
         answer: Future[None] = Future()
-        with self._wake:
+        with self._lock:
             self._asked.append((array, keep, answer))
-            self._wake.notify()
+            self._stir()
         return answer
 
     @property

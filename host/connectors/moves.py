@@ -41,7 +41,7 @@ class Kind(Enum):
     DELETE = 4
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Move:
     """One operation on an object. `size` 0: unknown, for LOOK and DELETE."""
 
@@ -52,6 +52,7 @@ class Move:
     ended: Callable[["Move", State, str], None]
     buffer: U8 | None = None
     hold_s: float = 0.0  # LOOK: length of the lease
+    once: bool = False  # LOOK: the next read or put ends the lease too
     ahead: float = 0.0  # LOOK: probability of the read, for the prefetch; 0: no prefetch
     due_s: float = 0.0  # LOOK: when the prefetch is due, from the start of the move
     within_s: float = 0.0  # GET, LOOK: deadline from submission, then LATE; 0: none
@@ -86,6 +87,7 @@ def task_of(move: Move, *, held: bool = True) -> ValueTask:
             move.name,
             length=length,
             hold_s=move.hold_s,
+            once=move.once,
             due_s=move.due_s,
             chance=move.ahead,
             timeout_s=left_s,

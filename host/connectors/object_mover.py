@@ -1,5 +1,8 @@
 """The mover: the thread that moves objects, as tasks of the fabric of one login.
 
+It stays in the fabric, without the interpreter's lock: tasks of other threads begin there while
+those threads go on, and it comes back when some have ended or something else is asked of it.
+
 When the daemon is lost everything in flight ends as AWAY, and new moves end as AWAY immediately,
 until the link is back (`link`). A read or lookup that misses its deadline ends as LATE, also where
 the daemon is frozen: nothing is written into an engine's memory after that. Nothing here raises
@@ -34,8 +37,7 @@ from offstage.host.link.control import Control
 
 __all__ = ["Mover"]
 
-WAIT_S = 0.0005  # longest wait for blocks between looks for new requests
-IDLE_S = 1.0  # between looks at leases, while nothing else is to be done
+SERVE_S = 1.0  # longest stay in the fabric
 AWAY = "the tier is away, and engines compute what they need themselves: {}"
 
 
@@ -59,12 +61,13 @@ class Mover:
         self._filled: list[Move] = []
         self._signals: set[int] = set()
         self._stop = False
-        self._memory = Memory(self._wake)
+        self._memory = Memory(self._wake, self._stir)
         self._link = Link(self.connect, self.timeout_s, late=self.late)
         if self._link.lost:
             self.say(AWAY.format(self._link.why))
         self._live: dict[Move, ValueTask] = {}
         self._moves: dict[ValueTask, Move] = {}
+        self._cut: dict[Move, ValueTask] = {}  # of `_live`, those whose parts are reported
         self._waiting: deque[Move] = deque()  # until others of their registered memory have ended
         self._thread = threading.Thread(target=self._run, name="ofs-objects", daemon=True)
         self._thread.start()
@@ -74,8 +77,11 @@ class Mover:
     def submit(self, moves: list[Move]) -> None:
         """Submit moves; each `ended` is called once, on the mover's thread."""
         with self._wake:
-            self._asked.extend(moves)
-            self._wake.notify()
+            if self._link.lost or self._link.pins or self._released or self._stop:
+                self._asked.extend(moves)  # behind what the mover's thread has to do first
+                self._stir()
+            else:
+                self._link.values.submit([self._task(move) for move in moves])
 
     def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:
         """The first `size` bytes of these puts' buffers may be sent; `commit`: all, and stored."""
@@ -83,7 +89,7 @@ class Mover:
             for move in moves:
                 move.filled, move.committed = size, commit
             self._filled.extend(moves)
-            self._wake.notify()
+            self._stir()
 
     def drop(self, moves: list[Move]) -> None:
         """End puts that were not committed as ABSENT."""
@@ -91,13 +97,13 @@ class Mover:
             for move in moves:
                 move.dropped = not move.committed
             self._filled.extend(moves)
-            self._wake.notify()
+            self._stir()
 
     def unlease(self, names: list[bytes]) -> None:
         """Release leases before they expire."""
         with self._wake:
             self._released.extend(names)
-            self._wake.notify()
+            self._stir()
 
     def signal(self, fd: int) -> None:
         """Make an eventfd readable: at the end of the turn, once for all that ended in it. A write
@@ -117,9 +123,16 @@ class Mover:
         """End after all submitted moves, except puts not committed. Closing twice does nothing."""
         with self._wake:
             self._stop = True
-            self._wake.notify()
+            self._stir()
         self._thread.join()
         self._memory.answer(None)
+
+    def _stir(self) -> None:
+        """The lock is held: the mover's thread is to look at what is asked of it."""
+        if self._link.lost:
+            self._wake.notify()
+        else:
+            self._link.values.wake()
 
     @property
     def streams_max(self) -> int:
@@ -141,32 +154,32 @@ class Mover:
                 self._lose(error)
             while self._signals:
                 os.eventfd_write(self._signals.pop(), 1)
-        self._link.close()
+        with self._wake:
+            self._link.close()
 
     def _take(self) -> bool:
-        """Take new requests; waits while there is nothing to do. False: the mover is closed."""
+        """Take new requests; without a daemon it waits for one. False: the mover is closed."""
         with self._wake:
-            while True:
-                waiting = bool(self._asked or self._released or self._filled or self._memory.asked)
-                if waiting or self._waiting or self._stop or self._link.busy:
-                    break
-                # Streams wait for bytes, leases for their end, a lost link for a daemon.
-                self._wake.wait(IDLE_S if self._live or self._link.holds else None)
-                if not self._link.lost and self._link.holds:
-                    break
+            while self._link.lost and not (self._stop or self._link.found or self._asks()):
+                self._wake.wait()
             asked, self._asked = list(self._asked), deque()
-            released, self._released = list(self._released), deque()
             filled, self._filled = self._filled, []
             if self._stop:
                 filled += [one for one in self._live if not one.committed and not one.dropped]
+            while self._released:  # while nobody looks the same object up again
+                name = self._released.popleft()
+                if not self._link.lost:
+                    self._link.values.release(name)
         self._memory.answer(None if self._link.lost else self._link.fabric)
         self._waiting.extend(asked)
-        if not self._link.lost:
-            for name in released:
-                self._link.values.release(name)
         for move in filled:
             self._go_on(move)
         return bool(self._live or self._waiting) or not self._stop
+
+    def _asks(self) -> bool:
+        return bool(
+            self._asked or self._released or self._filled or self._memory.asked or self._waiting
+        )
 
     def _go_on(self, move: Move) -> None:
         """More of a put is filled, or it is committed or dropped."""
@@ -184,20 +197,25 @@ class Mover:
         if self._link.lost and not self._is_back():
             return
         self._begin()
-        ended = self._link.values.run(WAIT_S if self._live else 0.0)
+        ended = self._link.values.serve(SERVE_S)
         if any(task.rc == -errno.EPIPE for task in ended):
             gone(-errno.EPIPE, "moving objects")  # all that is live ends as AWAY
         for task in ended:
             self._ended(self._moves.pop(task), task)
-        for move, task in self._live.items():
-            if move.cuts:
+        if self._cut:
+            with self._wake:
+                landing = list(self._cut.items())
+            for move, task in landing:
                 tell_landed(move, task.landed)
 
     def _begin(self) -> None:
         """Hand waiting moves to the fabric: of reads into memory that is registered for them alone
         only as many as it has room for."""
-        room = READS_MAX - sum(bool(move.pinned) for move in self._live)
-        begun = list[ValueTask]()
+        if not self._waiting:
+            return
+        room, begun = READS_MAX, list[ValueTask]()
+        if self._link.pins:
+            room -= sum(bool(move.pinned) for move in self._live)
         while self._waiting and (room > 0 or not self._link.pins):
             move = self._waiting.popleft()
             if move.dropped:
@@ -222,10 +240,13 @@ class Mover:
     def _task(self, move: Move, *, held: bool = True) -> ValueTask:
         task = task_of(move, held=held)
         self._live[move], self._moves[task] = task, move
+        if move.cuts:
+            self._cut[move] = task
         return task
 
     def _ended(self, move: Move, task: ValueTask) -> None:
         del self._live[move]
+        self._cut.pop(move, None)
         for one in move.pinned:
             self._link.fabric.unregister(one)
         if task.rc == -errno.EBUSY and move.kind is Kind.LOOK:
@@ -252,8 +273,9 @@ class Mover:
 
     def _lose(self, error: Exception) -> None:
         self.say(AWAY.format(error))
-        live, self._live, self._moves = list(self._live), {}, {}
-        self._link.lose()  # before engines learn of it, who use their memory again
+        with self._wake:
+            live, self._live, self._moves, self._cut = list(self._live), {}, {}, {}
+            self._link.lose()  # before engines learn of it, who use their memory again
         self._fail(live, str(error))
 
     def _fail(self, live: list[Move], why: str) -> None:
@@ -264,7 +286,9 @@ class Mover:
 
     def _is_back(self) -> bool:
         """Whether the link is back, over a new connection."""
-        if not self._link.adopt():
+        with self._wake:
+            adopted = self._link.adopt()
+        if not adopted:
             self._fail([], "no daemon answers yet")
             return False
         self._memory.again(self._link.fabric)

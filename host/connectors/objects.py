@@ -196,13 +196,14 @@ class ObjectClient:
         lease_s: float = 10.0,
         due_s: float = 0.0,
         chance: float = 1.0,
+        once: bool = False,
         **more: Any,
     ) -> int:
         """As `exists` with a lease, and what is there is brought into the tier's memory, as far as
-        the daemon's policy lets it: it is asked for in `due_s`, with this chance."""
-        return self._begin(
-            Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=chance, due_s=due_s, **more
-        )
+        the daemon's policy lets it: it is asked for in `due_s`, with this chance. `once`: a read or
+        put of an object ends its lease."""
+        leased = {"hold_s": lease_s, "ahead": chance, "due_s": due_s, "once": once}
+        return self._begin(Kind.LOOK, keys, sizes=sizes, **leased, **more)
 
     def delete(self, keys: Sequence[bytes], **more: Any) -> int:
         """Delete objects, leased ones too; a read that has begun goes on. ABSENT: it was not

@@ -4,12 +4,14 @@ Each task is a generator that yields what it waits for. It asks for its session,
 pieces (`message_pieces`), and commits; many tasks are under way together. What they ask of the
 daemon is gathered, so that a turn sends one message for a verb.
 
-One thread owns it, as it owns the fabric. If the fabric fails, every task ends with -EPIPE.
+One thread owns it, as it owns the fabric; any thread submits tasks. If the fabric fails, every task
+ends with -EPIPE.
 """
 
 import errno
 import itertools
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -30,12 +32,13 @@ from offstage.host.fabrics.message_pieces import MessageFabric, Pieces, Wait, Wo
 __all__ = ["MessageValues"]
 
 BUSY_S = COMMIT_S = 0.001  # until the next try for a session, or to commit
+SLICE_S = 0.0005  # the longest wait for messages between looks for new tasks
 PAUSE_S = 0.001, 0.02  # before a value that comes back is looked at again: at first, and at most
 STEP_S = 0.001  # unit of a guess's deadline
-TASK_FIRST, TASK_HOLD, TASK_PARTS, TASK_WHOLE, LIST_HEAD_BYTES = map(
-    constant,
-    ("OFS_TASK_FIRST", "OFS_TASK_HOLD", "OFS_TASK_PARTS", "OFS_TASK_WHOLE", "OFS_LIST_HEAD_BYTES"),
+TASK_FIRST, TASK_HOLD, TASK_ONCE, TASK_PARTS, TASK_WHOLE = (
+    constant(f"OFS_TASK_{one}") for one in ("FIRST", "HOLD", "ONCE", "PARTS", "WHOLE")
 )
+LIST_HEAD_BYTES = constant("OFS_LIST_HEAD_BYTES")
 LIST_ASKS = 64
 STORE_FLAGS = {
     constant(f"OFS_TASK_{one}"): constant(f"OFS_VALUE_{one}") for one in ("KEEP", "OVER", "DURABLE")
@@ -85,10 +88,11 @@ class MessageValues(ValueIO):
         self._sessions_max, self._timeout_s = sessions_max, timeout_s
         self._asked, self._batches = list[_Ask](), list[_Batch]()
         self._used = 0  # sessions that are open, or asked for
-        self._holds: dict[tuple[int, bytes], tuple[int, float]] = {}  # session, until
+        self._holds: dict[tuple[int, bytes], tuple[int, float, bool]] = {}  # session, until, once
         self._numbers = itertools.count()
         self._runs, self._ended = list[_Run](), deque[ValueTask]()
         self._lost = self._closed = self._news = False
+        self._stirred = threading.Event()
 
     def submit(self, tasks: Sequence[ValueTask]) -> None:
         """BadInput: a task without the memory that it needs."""
@@ -103,6 +107,7 @@ class MessageValues(ValueIO):
             run = _Run(task, late_s, iter(()), Wait(lambda: True))  # type: ignore[arg-type]
             run.work = self._work(run)
             self._runs.append(run)
+        self._stirred.set()
 
     def run(self, timeout_s: float = 0.0) -> list[ValueTask]:
         """Tasks move in turns; between them it waits for the fabric, or for a pause to end."""
@@ -113,6 +118,18 @@ class MessageValues(ValueIO):
         ended = list(self._ended)
         self._ended.clear()
         return ended
+
+    def serve(self, timeout_s: float) -> list[ValueTask]:
+        """Between turns, which look for new tasks, it waits for messages."""
+        if not self.busy:
+            due_s = self._due_s() - time.monotonic()
+            self._stirred.wait(max(min(timeout_s, due_s), 0.0))
+        self._stirred.clear()
+        return self.run(SLICE_S)
+
+    def wake(self) -> None:
+        """A serve that is waiting for messages ends soon."""
+        self._stirred.set()
 
     def _run(self, until_s: float) -> None:
         self._news = False
@@ -144,8 +161,7 @@ class MessageValues(ValueIO):
 
     def release(self, key: bytes) -> None:
         """All holds of the key end."""
-        for number in [one for one in self._holds if one[1] == key]:
-            self._let_go(number)
+        self._end_holds(key)
 
     @property
     def count(self) -> int:
@@ -191,7 +207,7 @@ class MessageValues(ValueIO):
 
     def _due_s(self) -> float:
         """When something is to be done without an answer."""
-        holds = (until_s for _, until_s in self._holds.values())
+        holds = (until_s for _, until_s, _ in self._holds.values())
         tasks = (min(one.wait.due_s, one.deadline_s) for one in self._runs)
         return min(min(tasks, default=math.inf), min(holds, default=math.inf))
 
@@ -200,7 +216,7 @@ class MessageValues(ValueIO):
         self._fabric.poll(0)
         self._take()
         now_s = time.monotonic()
-        for number in [one for one, (_, until_s) in self._holds.items() if until_s <= now_s]:
+        for number in [one for one, (_, until_s, _) in self._holds.items() if until_s <= now_s]:
             self._let_go(number)
         moved = False
         for run in list(self._runs):
@@ -299,6 +315,12 @@ class MessageValues(ValueIO):
     def _over(self, session: int) -> None:
         self._asked.append(_Ask(VERBS["end"], ((0, 0), 0, session, 0, 0, (0, 0))))
 
+    def _end_holds(self, key: bytes, *, once: bool = False) -> None:
+        """Those of a key; `once`: those alone that a retrieve or store of it ends."""
+        for number in [one for one in self._holds if one[1] == key]:
+            if self._holds[number][2] or not once:
+                self._let_go(number)
+
     def _let_go(self, number: tuple[int, bytes]) -> None:
         self._over(self._holds.pop(number)[0])
 
@@ -386,6 +408,7 @@ class MessageValues(ValueIO):
         try:
             if task.verb == "store":
                 task.c.value_length = task.c.length
+                self._end_holds(task.key, once=True)
                 rc = yield from self._pieces.put(task, session)
                 if rc == 0:
                     rc = yield from self._commit(run, session)
@@ -397,6 +420,7 @@ class MessageValues(ValueIO):
                 session = None
             elif rc == 0:
                 rc = yield from self._pieces.get(task, session, told["chunk"].tobytes())
+                self._end_holds(task.key, once=True)
             return rc
         finally:
             if session is not None:
@@ -405,7 +429,8 @@ class MessageValues(ValueIO):
     def _hold(self, task: ValueTask, session: int) -> None:
         c = task.c
         key = next(self._numbers), task.key
-        self._holds[key] = session, time.monotonic() + c.hold_ns / 1e9
+        once = bool(c.flags & TASK_ONCE)
+        self._holds[key] = session, time.monotonic() + c.hold_ns / 1e9, once
         if not c.probability:
             return
         pieces = np.arange(self._pieces.count(c.value_length))

@@ -206,7 +206,7 @@ def test_objects_are_kept_until_they_are_moved(tier: Daemon) -> None:
     for submit in (adapter.submit_store_task, adapter.submit_load_task):
         alive = Alive(3 * PAYLOAD, gone)
         keys = [SimpleHash(key(9))]
-        with adapter._client._mover._wake:  # nothing moves meanwhile
+        with frozen(tier):  # nothing ends meanwhile
             submit(keys, [alive])
             del alive
             gc.collect()

@@ -381,10 +381,12 @@ def test_no_task_is_under_way_when_an_engine_learns_of_a_failure(tier: Daemon) -
         assert put(client, b"k", bytes_of(1, PAYLOAD)) is DONE
         values, told = client._mover._link.values, list[Any]()
 
-        def fail(timeout_s: float = 0.0) -> Any:
+        def fail(timeout_s: float) -> Any:
+            until(lambda: bool(client._mover._live))
             raise ValueError(timeout_s)
 
-        values.run = fail  # type: ignore[method-assign]
+        values.serve = fail  # type: ignore[method-assign]
+        values.wake()
         client.get(
             [b"k"],
             [np.zeros(PAYLOAD, np.uint8)],

@@ -3,7 +3,9 @@ parts, held, late, and after the daemon is gone?"""
 
 import contextlib
 import errno
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,45 @@ def test_holds_give_way_and_end(tier: tuple[Daemon, ValueIO]) -> None:
     assert io.held == 0
     assert done(io, ValueTask("retrieve", name(1), hold_s=0.05)) == [0] and io.held == 1
     until(lambda: io.run(0.0) == [] and io.held == 0)
+
+
+def test_a_hold_for_one_read_ends_with_it(tier: tuple[Daemon, ValueIO]) -> None:
+    """A read or a store of its key ends it, and not one of another key; any other hold stays."""
+    _, io = tier
+    assert done(io, *[ValueTask("store", name(n), data(n, 700)) for n in (1, 2)]) == [0, 0]
+    for once in (True, False):
+        for verb in ("retrieve", "store"):
+            for number in (1, 2):
+                hold = ValueTask("retrieve", name(number), hold_s=600.0, once=once)
+                assert done(io, hold) == [0]
+            assert io.held == 2 and done(io, ValueTask(verb, name(1), data(1, 700))) == [0]
+            assert io.held == (1 if once else 2), verb
+            for number in (1, 2):
+                io.release(name(number))
+            assert io.held == 0
+
+
+def test_any_thread_submits_while_one_serves(tier: tuple[Daemon, ValueIO]) -> None:
+    """Tasks of several threads end once each; a serve with nothing to do ends where it is woken."""
+    _, io = tier
+    found = [np.zeros(700 + number, np.uint8) for number in range(24)]
+    stored = [data(number, 700 + number) for number in range(24)]
+    for verb, memory in (("store", stored), ("retrieve", found)):
+        tasks = [ValueTask(verb, name(number), one) for number, one in enumerate(memory)]
+        with ThreadPoolExecutor(3) as pool:
+            for task in tasks:
+                pool.submit(io.submit, [task])
+            left = set(tasks)
+            while left:
+                ended = io.serve(60.0)
+                assert left.issuperset(ended)
+                left.difference_update(ended)
+        assert [one.rc for one in tasks] == [0] * 24 and io.count == 0
+    assert all(map(np.array_equal, found, stored))
+    timer = threading.Timer(0.05, io.wake)
+    timer.start()
+    while timer.is_alive():
+        assert io.serve(60.0) == []
 
 
 def test_what_is_late_ends_and_a_lost_daemon_ends_all(tier: tuple[Daemon, ValueIO]) -> None:

@@ -2,9 +2,10 @@
  * value_io.h: what a host does with values, as tasks.
  *
  * Model: one `ofs_value_io` over one driver, whose caller may have fetches and puts in flight
- * beside it; both belong to one thread. A *task* is one operation on one value. From its submission
- * until `run` returns it, task and memory belong to the io, which writes nothing to either after
- * that. Tasks end in any order; how many are submitted is the caller's to bound.
+ * beside it; both belong to one thread, but any thread submits tasks to it. A *task* is one
+ * operation on one value. From its submission until `run` or `serve` returns it, task and memory
+ * belong to the io, which writes nothing to either after that. Tasks end in any order; how many are
+ * submitted is the caller's to bound.
  *
  * A store or retrieve opens a session, as many at once as the io may have; others wait for theirs.
  * Pieces of a value are blocks, and those of one layer in a row are one call of the driver. A whole
@@ -44,7 +45,7 @@ struct iovec {
 #define OFS_TASK_WHOLE 0x4 /* RETRIEVE, EXIST: -EMSGSIZE unless the value is `length` long */
 #define OFS_TASK_PARTS 0x8 /* RETRIEVE: first pieces of all such tasks come before their second */
 #define OFS_TASK_HOLD 0x10 /* RETRIEVE: reads nothing, holds the value; -EBUSY: no session */
-#define OFS_TASK_ONCE 0x20 /* HOLD: not longer than until a retrieve of the key has ended */
+#define OFS_TASK_ONCE 0x20 /* HOLD: until a retrieve of the key ends or a store begins, at most */
 #define OFS_TASK_DURABLE 0x40 /* STORE: OFS_VALUE_DURABLE */
 #define OFS_TASK_FIRST 0x80   /* LIST: from the first key on, whatever `key` is */
 
@@ -106,8 +107,8 @@ int ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint
 	uint64_t timeout_ns);
 /* Nothing of a task is used after it; sessions end with the port. */
 void ofs_value_io_close(struct ofs_value_io *io);
-/* Takes over a task. -EINVAL: a verb that no task has, or no memory for its length; a LIST needs
- * OFS_LIST_HEAD_BYTES. */
+/* Any thread: takes over a task, which begins with the next turn. -EINVAL: a verb that no task has,
+ * or no memory for its length; a LIST needs OFS_LIST_HEAD_BYTES. */
 int ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task);
 /* More of a store's memory is filled, or (`committed`) all that there will be. */
 void ofs_value_io_fill(struct ofs_value_io *io, struct ofs_value_task *task, uint64_t filled,
@@ -124,6 +125,15 @@ void ofs_value_io_release(struct ofs_value_io *io, const struct ofs_key *key);
  */
 int ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
 	uint32_t max);
+/*
+ * As run, for a thread that does nothing else: where nothing can happen by itself it sleeps until a
+ * task is submitted, and before it tells of ends it moves on what needs no wait. Returns 0 too when
+ * it was woken.
+ */
+int ofs_value_io_serve(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
+	uint32_t max);
+/* Any thread: ends the serve under way, or else the next one. */
+void ofs_value_io_wake(struct ofs_value_io *io);
 /* Tasks that have not been returned; and values that are held. */
 uint32_t ofs_value_io_count(const struct ofs_value_io *io);
 uint32_t ofs_value_io_held(const struct ofs_value_io *io);

@@ -148,6 +148,14 @@ test_a_held_value_stays_until_it_is_let_go(void)
 		assert(ofs_value_io_held(bed.ios[0]) == 1 - once);
 		ofs_value_io_release(bed.ios[0], &key);
 		assert(ofs_value_io_held(bed.ios[0]) == 0);
+		errand_name(errand, OFS_VALUE_RETRIEVE, 1);
+		errand->task.flags = OFS_TASK_HOLD | (once ? OFS_TASK_ONCE : 0);
+		errand->task.hold_ns = 100 * SECOND_NS;
+		assert(errand_alone(&bed, errand) == 0 && ofs_value_io_held(bed.ios[0]) == 1);
+		errand_store(&bed, errand, 1, LONG);
+		assert(errand_alone(&bed, errand) == 0);
+		assert(ofs_value_io_held(bed.ios[0]) == 1 - once);
+		ofs_value_io_release(bed.ios[0], &key);
 	}
 	errand_name(errand, OFS_VALUE_RETRIEVE, 1);
 	errand->task.flags = OFS_TASK_HOLD | OFS_TASK_WHOLE;

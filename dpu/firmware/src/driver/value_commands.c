@@ -177,6 +177,8 @@ static void
 start(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
 	task->session = told->session;
+	if (task->verb == OFS_VALUE_STORE)
+		ofs_task_end_holds_of(io, &task->key, true);
 	ofs_task_cut(io, task, &told->chunk,
 		task->verb == OFS_VALUE_STORE ? task->length : told->length);
 	if (task->flags & OFS_TASK_WHOLE && task->value_length != task->length) {

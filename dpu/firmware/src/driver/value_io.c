@@ -6,6 +6,8 @@
 #include <string.h>
 
 #define TICKETS 32
+#define SLICE_NS 500000ull /* the longest that a submitted task waits for one that is in flight */
+#define TURNS_MAX 16       /* before it returns ends */
 
 int
 ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t sessions_max,
@@ -19,6 +21,12 @@ ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint32_t
 	if (io == NULL)
 		return -ENOMEM;
 	assert(sessions_max > 0);
+	rc = ofs_task_inbox_open(&io->inbox);
+	if (rc != 0) {
+		free(io);
+		return rc;
+	}
+	rc = -ENOMEM;
 	io->driver = driver;
 	io->payload_size_bytes = ofs_driver_payload_size_bytes(driver);
 	io->layer_count = driver->fabric->region.layer_count;
@@ -73,26 +81,32 @@ ofs_value_io_close(struct ofs_value_io *io)
 	free(io->holds);
 	free(io->runs);
 	free(io->rows);
+	ofs_task_inbox_close(&io->inbox);
 	free(io);
 }
 
 /* ---- the caller's side ---- */
 
+static bool
+opens(const struct ofs_value_task *task)
+{
+	return task->verb == OFS_VALUE_STORE || task->verb == OFS_VALUE_RETRIEVE;
+}
+
 int
 ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
 {
-	bool opens = task->verb == OFS_VALUE_STORE || task->verb == OFS_VALUE_RETRIEVE;
-	uint64_t bytes = 0, now_ns;
-	bool lists = task->verb == OFS_VALUE_LIST;
+	bool moves = opens(task), lists = task->verb == OFS_VALUE_LIST;
+	uint64_t bytes = 0;
 
-	if (!opens && !lists && task->verb != OFS_VALUE_EXIST && task->verb != OFS_VALUE_DELETE)
+	if (!moves && !lists && task->verb != OFS_VALUE_EXIST && task->verb != OFS_VALUE_DELETE)
 		return -EINVAL;
 	if (task->name_bytes > OFS_VALUE_NAME_BYTES_MAX
 		|| (lists && task->length < OFS_LIST_HEAD_BYTES))
 		return -EINVAL;
 	for (uint32_t i = 0; i < task->iovec_count; i++)
 		bytes += task->iovecs[i].iov_len < task->length ? task->iovecs[i].iov_len : task->length;
-	if ((opens || lists) && !(task->flags & OFS_TASK_HOLD) && bytes < task->length)
+	if ((moves || lists) && !(task->flags & OFS_TASK_HOLD) && bytes < task->length)
 		return -EINVAL;
 	assert(task->state == OFS_TASK_IDLE);
 	task->state = OFS_TASK_READY;
@@ -101,18 +115,34 @@ ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
 	task->home = lists && task->flags & OFS_TASK_FIRST;
 	task->piece_count = task->pieces_begun = task->pieces_ended = task->dropped = 0;
 	memset(task->ends, 0, sizeof(task->ends));
-	now_ns = ofs_driver_now_ns(io->driver);
-	task->deadline_ns = OFS_NEVER_NS;
-	if (task->timeout_ns != 0 && task->timeout_ns < OFS_NEVER_NS - now_ns)
-		task->deadline_ns = now_ns + task->timeout_ns;
-	if (task->deadline_ns < io->deadline_ns)
-		io->deadline_ns = task->deadline_ns;
-	io->task_count++;
-	if (io->lost != 0)
-		ofs_task_finish(io, task, -EPIPE);
-	else
-		ofs_task_push(opens ? &io->opens : &io->asks, task);
+	ofs_task_inbox_put(&io->inbox, task);
 	return 0;
+}
+
+/* Takes what was submitted: whether there was a task. */
+static bool
+take(struct ofs_value_io *io)
+{
+	struct ofs_task_queue tasks = ofs_task_inbox_take(&io->inbox);
+	struct ofs_value_task *task;
+	uint64_t now_ns;
+
+	if (tasks.head == NULL)
+		return false;
+	now_ns = ofs_driver_now_ns(io->driver);
+	while ((task = ofs_task_pop(&tasks)) != NULL) {
+		task->deadline_ns = OFS_NEVER_NS;
+		if (task->timeout_ns != 0 && task->timeout_ns < OFS_NEVER_NS - now_ns)
+			task->deadline_ns = now_ns + task->timeout_ns;
+		if (task->deadline_ns < io->deadline_ns)
+			io->deadline_ns = task->deadline_ns;
+		io->task_count++;
+		if (io->lost != 0)
+			ofs_task_finish(io, task, -EPIPE);
+		else
+			ofs_task_push(opens(task) ? &io->opens : &io->asks, task);
+	}
+	return true;
 }
 
 void
@@ -134,7 +164,7 @@ ofs_value_io_drop(struct ofs_value_io *io, struct ofs_value_task *task)
 uint32_t
 ofs_value_io_count(const struct ofs_value_io *io)
 {
-	return io->task_count;
+	return io->task_count + ofs_task_inbox_count(&io->inbox);
 }
 
 uint32_t
@@ -277,11 +307,13 @@ end_call(struct ofs_value_io *io, uint64_t ticket)
 	return 0;
 }
 
-/* Moves everything on, and waits so long at most for a call to end: whether one has. */
+/* Moves everything on, and waits so long at most for a call to end: whether something moved. */
 static bool
 turn(struct ofs_value_io *io, uint64_t wait_ns)
 {
 	uint64_t tickets[TICKETS];
+	bool moved = take(io);
+	uint32_t flying = io->flying_count;
 	int rc, count;
 
 	expire(io);
@@ -291,6 +323,7 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 	rc = ofs_task_commands_begin(io);
 	if (rc == 0)
 		rc = ofs_task_runs_begin(io);
+	moved |= io->flying_count != flying;
 	count = rc == 0 ? ofs_calls_poll(io->driver, OFS_CALLS_VALUES, wait_ns, tickets, TICKETS) : rc;
 	rc = count < 0 ? count : 0;
 	for (int i = 0; rc == 0 && i < count; i++)
@@ -299,7 +332,7 @@ turn(struct ofs_value_io *io, uint64_t wait_ns)
 		lose(io, rc);
 	else
 		sift(io, &io->moving, is_moved);
-	return count > 0;
+	return moved || count > 0;
 }
 
 /* When something is to be done without an answer; OFS_NEVER_NS: never. */
@@ -318,10 +351,11 @@ next_due_ns(const struct ofs_value_io *io)
 	return due_ns;
 }
 
+/* Whether there is something to tell. */
 static bool
-has_ended(const struct ofs_value_io *io)
+has_news(const struct ofs_value_io *io)
 {
-	return io->ended.head != NULL || io->news || io->lost != 0 || io->task_count == 0;
+	return io->ended.head != NULL || io->news || io->lost != 0;
 }
 
 /* Whether a call is in flight, or its end not taken. */
@@ -338,38 +372,101 @@ int
 ofs_value_io_busy(const struct ofs_value_io *io)
 {
 	return io->lost == 0
-		&& (is_flying(io) || io->over_count > 0 || io->asks.head != NULL || io->ended.head != NULL
-			|| ofs_task_next(io) != NULL || next_due_ns(io) != OFS_NEVER_NS);
+		&& (ofs_task_inbox_count(&io->inbox) > 0 || is_flying(io) || io->over_count > 0
+			|| io->asks.head != NULL || io->ended.head != NULL || ofs_task_next(io) != NULL
+			|| next_due_ns(io) != OFS_NEVER_NS);
 }
 
-int
-ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
-	uint32_t max)
+static uint64_t
+end_of(const struct ofs_value_io *io, uint64_t timeout_ns)
 {
 	uint64_t now_ns = ofs_driver_now_ns(io->driver);
-	uint64_t until_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+
+	return timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+}
+
+/* A turn, which waits until then at most unless the one before `moved`. False: nothing can happen
+ * by itself, as where stores are not filled. */
+static bool
+step(struct ofs_value_io *io, uint64_t now_ns, uint64_t until_ns, bool *moved)
+{
+	uint64_t due_ns = next_due_ns(io);
+	uint64_t wait_ns = (due_ns < until_ns ? due_ns : until_ns) - now_ns;
+
+	if (*moved || due_ns <= now_ns)
+		wait_ns = 0;
+	else if (!is_flying(io) && due_ns == OFS_NEVER_NS)
+		return false;
+	else if (!is_flying(io))
+		io->driver->fabric->ops->pause(io->driver->fabric, wait_ns);
+	*moved = turn(io, is_flying(io) ? wait_ns : 0);
+	return true;
+}
+
+/* Returns tasks that have ended to their caller. */
+static int
+tell(struct ofs_value_io *io, struct ofs_value_task **ended, uint32_t max)
+{
 	struct ofs_value_task *task;
 	uint32_t count = 0;
-	bool moved;
 
-	io->news = false;
-	moved = io->lost == 0 && turn(io, 0);
-	while (!has_ended(io) && (now_ns = ofs_driver_now_ns(io->driver)) < until_ns) {
-		uint64_t due_ns = next_due_ns(io);
-		uint64_t wait_ns = (due_ns < until_ns ? due_ns : until_ns) - now_ns;
-
-		if (moved || due_ns <= now_ns)
-			wait_ns = 0;
-		else if (!is_flying(io) && due_ns == OFS_NEVER_NS)
-			break; /* stores that are not filled */
-		else if (!is_flying(io))
-			io->driver->fabric->ops->pause(io->driver->fabric, wait_ns);
-		moved = turn(io, is_flying(io) ? wait_ns : 0);
-	}
 	while (count < max && (task = ofs_task_pop(&io->ended)) != NULL) {
 		task->state = OFS_TASK_IDLE;
 		io->task_count--;
 		ended[count++] = task;
 	}
 	return count == 0 && io->lost != 0 ? io->lost : (int)count;
+}
+
+int
+ofs_value_io_run(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
+	uint32_t max)
+{
+	uint64_t until_ns = end_of(io, timeout_ns), now_ns;
+	bool moved;
+
+	io->news = false;
+	moved = io->lost == 0 ? turn(io, 0) : take(io);
+	while (!has_news(io) && io->task_count > 0
+		&& (now_ns = ofs_driver_now_ns(io->driver)) < until_ns
+		&& step(io, now_ns, until_ns, &moved)) {
+	}
+	return tell(io, ended, max);
+}
+
+/* Nothing can happen by itself but the end of a hold. */
+static void
+rest(struct ofs_value_io *io, uint64_t now_ns, uint64_t until_ns)
+{
+	if (io->holds_until_ns < until_ns)
+		until_ns = io->holds_until_ns;
+	if (now_ns < until_ns)
+		ofs_task_inbox_rest(&io->inbox,
+			until_ns - now_ns < OFS_NEVER_NS / io->driver->fabric->dilation
+				? (until_ns - now_ns) * io->driver->fabric->dilation
+				: OFS_NEVER_NS);
+}
+
+int
+ofs_value_io_serve(struct ofs_value_io *io, uint64_t timeout_ns, struct ofs_value_task **ended,
+	uint32_t max)
+{
+	uint64_t until_ns = end_of(io, timeout_ns), now_ns;
+	bool moved = true; /* sessions may be over, without a task */
+
+	io->news = false;
+	while (!has_news(io) && !ofs_task_inbox_woken(&io->inbox)
+		&& (now_ns = ofs_driver_now_ns(io->driver)) < until_ns) {
+		uint64_t slice_ns = until_ns - now_ns < SLICE_NS ? until_ns : now_ns + SLICE_NS;
+
+		if (!step(io, now_ns, slice_ns, &moved)) {
+			rest(io, now_ns, ofs_value_io_busy(io) ? slice_ns : until_ns);
+			moved = true; /* there is a task, or a hold is over */
+		}
+	}
+	/* An end wakes others up: what needs no wait goes on first. */
+	for (uint32_t i = 0; i < TURNS_MAX && io->ended.head != NULL && !io->news && io->lost == 0; i++)
+		if (!turn(io, 0))
+			break;
+	return tell(io, ended, max);
 }

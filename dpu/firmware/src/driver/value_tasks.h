@@ -2,13 +2,17 @@
  * driver/value_tasks.h: what the files of a value_io share; see value_io.h.
  *
  * Model: a task is in one place: in a queue, in a batch (a command in flight names it), or with its
- * caller. value_io.c has queues and turns, value_commands.c batches, value_pieces.c what moves.
+ * caller. value_io.c has queues and turns, value_commands.c batches, value_pieces.c what moves,
+ * value_inbox.c what was submitted and not taken.
  */
 #ifndef OFS_VALUE_TASKS_H
 #define OFS_VALUE_TASKS_H
 
 #include "driver/internal.h"
 #include "value_io.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 #define OFS_TASK_BATCH 64    /* values of a command */
 #define OFS_TASK_BATCHES 4   /* commands in flight */
@@ -53,8 +57,20 @@ struct ofs_task_hold {
 	uint64_t until_ns;
 };
 
+/* What other threads hand over; see value_inbox.c. */
+struct ofs_task_inbox {
+	bool opened;
+	bool resting; /* the io's thread, and nobody has woken it */
+	atomic_bool woken;
+	atomic_uint count;
+	struct ofs_task_queue tasks;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+};
+
 struct ofs_value_io {
 	struct ofs_driver *driver;
+	struct ofs_task_inbox inbox;
 	uint32_t payload_size_bytes;
 	uint32_t layer_count;
 	uint32_t sessions_max;
@@ -83,6 +99,19 @@ struct ofs_value_io {
 	struct ofs_task_run *runs; /* [run_max] */
 	uint8_t *rows;             /* [run_max] payloads */
 };
+
+/* value_inbox.c. 0 or -errno. */
+int ofs_task_inbox_open(struct ofs_task_inbox *inbox);
+void ofs_task_inbox_close(struct ofs_task_inbox *inbox);
+/* Any thread. */
+void ofs_task_inbox_put(struct ofs_task_inbox *inbox, struct ofs_value_task *task);
+/* The io's thread: all that is there. */
+struct ofs_task_queue ofs_task_inbox_take(struct ofs_task_inbox *inbox);
+uint32_t ofs_task_inbox_count(const struct ofs_task_inbox *inbox);
+/* Whether it was woken since it last asked. */
+bool ofs_task_inbox_woken(struct ofs_task_inbox *inbox);
+/* Sleeps until a task is there or it is woken, for so long of the machine's time at most. */
+void ofs_task_inbox_rest(struct ofs_task_inbox *inbox, uint64_t rest_ns);
 
 /* value_holds.c: a task that is in no queue has ended. */
 void ofs_task_finish(struct ofs_value_io *io, struct ofs_value_task *task, int rc);

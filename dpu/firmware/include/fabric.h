@@ -16,6 +16,8 @@
 #ifndef OFS_FABRIC_H
 #define OFS_FABRIC_H
 
+#include <stdbool.h>
+
 #include "attach.h"
 #include "region.h"
 
@@ -66,6 +68,8 @@ struct ofs_fabric_ops {
 	void *(*payload)(struct ofs_fabric *fabric, uint32_t payload_index);
 	/* 0 queued; -EAGAIN full; or what ended the connection, as for `wait`. */
 	int (*submit)(struct ofs_fabric *fabric, const struct ofs_sqe *sqe);
+	/* Wakes a DPU that sleeps, as submit does unless `bell_held`. NULL: submit always does. */
+	void (*ring)(struct ofs_fabric *fabric);
 	int (*poll)(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max);
 	/* Results of a completed STEP, valid until its payload area is used again. */
 	const struct ofs_result *(*results)(struct ofs_fabric *fabric, const struct ofs_cqe *cqe);
@@ -94,6 +98,7 @@ struct ofs_fabric {
 	struct ofs_port_header port;
 	uint32_t dilation;       /* machine nanoseconds per nanosecond of now_ns */
 	uint32_t read_batch_max; /* over a network: records posted before one flush; at least 1 */
+	bool bell_held;          /* its owner submits several, and wakes the DPU after the last */
 	uint32_t registered_count;
 	struct ofs_fabric_memory registered[OFS_FABRIC_MEMORIES_MAX];
 };
@@ -124,6 +129,15 @@ int ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 int ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns, char *error, size_t error_size_bytes);
+
+/* Ends `bell_held`; `rings`: something was submitted meanwhile. */
+static inline void
+ofs_fabric_bell_release(struct ofs_fabric *fabric, bool rings)
+{
+	fabric->bell_held = false;
+	if (rings && fabric->ops->ring != NULL)
+		fabric->ops->ring(fabric);
+}
 
 /* Whether these bytes lie in one range that is registered. */
 int ofs_fabric_is_registered(const struct ofs_fabric *fabric, const void *base,

@@ -166,6 +166,25 @@ test_bell_is_full(void)
 	tear_down();
 }
 
+/* Several submissions that hold the bell wake a DPU that sleeps once, after the last. */
+static void
+test_bell_is_held(void)
+{
+	set_up();
+	ofs_word_store(&words()->dpu_sleeping, 1);
+	fabric->bell_held = true;
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	assert(ofs_word_load(&words()->dpu_sleeping) == 1);
+	ofs_fabric_bell_release(fabric, false);
+	assert(!fabric->bell_held && ofs_word_load(&words()->dpu_sleeping) == 1);
+	ofs_fabric_bell_release(fabric, true);
+	assert(ofs_word_load(&words()->dpu_sleeping) == 0);
+	ofs_word_store(&words()->dpu_sleeping, 1);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	assert(ofs_word_load(&words()->dpu_sleeping) == 0);
+	tear_down();
+}
+
 static void
 test_closed(void)
 {
@@ -198,6 +217,7 @@ main(void)
 	test_jammed_completions();
 	test_bell_shut_down();
 	test_bell_is_full();
+	test_bell_is_held();
 	test_closed();
 	return 0;
 }

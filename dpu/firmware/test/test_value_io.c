@@ -126,6 +126,62 @@ test_a_store_that_is_dropped_stores_nothing(void)
 	bed_close(&bed);
 }
 
+/* ---- the bell ---- */
+
+static const struct ofs_fabric_ops *quiet_ops;
+static uint32_t rings, held_count;
+
+static void
+count_ring(struct ofs_fabric *fabric)
+{
+	assert(!fabric->bell_held);
+	rings++;
+}
+
+static int
+count_held(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
+{
+	held_count += fabric->bell_held;
+	assert(!fabric->bell_held || sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_PUT);
+	return quiet_ops->submit(fabric, sqe);
+}
+
+/* Pieces that begin in one turn wake a DPU that sleeps once, and a turn that begins none does not. */
+static void
+test_pieces_of_a_turn_ring_once(void)
+{
+	struct ofs_fabric_ops ops;
+	struct ofs_fabric *fabric;
+	struct ofs_value_task *ended[1];
+	struct bed bed;
+
+	bed_open(&bed, 6, TASKS);
+	fabric = bed.hosts[0].fabric;
+	quiet_ops = fabric->ops;
+	ops = *quiet_ops;
+	ops.ring = count_ring;
+	ops.submit = count_held;
+	fabric->ops = &ops;
+	for (uint32_t turn = 0; turn < 2; turn++) {
+		rings = held_count = 0;
+		for (uint32_t i = 0; i < TASKS; i++)
+			if (turn == 0)
+				errand_store(&bed, &errands[i], i % KEYS, LONG);
+			else
+				errand_retrieve(&bed, &errands[i], i % KEYS, VALUE_MAX);
+		for (uint32_t i = 0; i < TASKS; i++)
+			errand_submit(&bed, 0, &errands[i]);
+		errand_settle(&bed, 0);
+		assert(held_count > TASKS && rings > 0 && rings < held_count);
+	}
+	rings = 0;
+	for (uint32_t i = 0; i < 5; i++)
+		assert(ofs_value_io_run(bed.ios[0], 0, ended, 1) == 0);
+	assert(rings == 0 && !fabric->bell_held);
+	fabric->ops = quiet_ops;
+	bed_close(&bed);
+}
+
 /* ---- holds ---- */
 
 static void
@@ -386,6 +442,7 @@ main(void)
 	test_tasks_are_what_a_table_says(2);
 	test_a_store_is_there_when_it_is_committed();
 	test_a_store_that_is_dropped_stores_nothing();
+	test_pieces_of_a_turn_ring_once();
 	test_a_held_value_stays_until_it_is_let_go();
 	test_holds_give_way();
 	test_a_late_task_is_given_up();

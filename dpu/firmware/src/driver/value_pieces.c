@@ -239,10 +239,16 @@ ofs_task_runs_begin(struct ofs_value_io *io)
 {
 	struct ofs_value_task *task;
 	struct ofs_task_run *run;
+	bool begun = false;
 	int rc = 0;
 
-	while (rc == 0 && (run = free_run(io)) != NULL && (task = ofs_task_next(io)) != NULL)
+	/* A DPU that wakes up at each piece may take the processor that copies the next one. */
+	io->driver->fabric->bell_held = true;
+	while (rc == 0 && (run = free_run(io)) != NULL && (task = ofs_task_next(io)) != NULL) {
+		begun = true;
 		rc = begin_run(io, run, task);
+	}
+	ofs_fabric_bell_release(io->driver->fabric, begun);
 	return rc == -EAGAIN ? 0 : rc;
 }
 

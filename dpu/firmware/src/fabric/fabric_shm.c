@@ -107,7 +107,18 @@ shm_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 static int
 shm_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	return ofs_host_port_submit(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port, sqe);
+	struct ofs_host_port *port = &((struct shm_fabric *)fabric)->mapped.port;
+	int rc = ofs_host_port_submit(port, &fabric->port, sqe);
+
+	if (rc == 0 && !fabric->bell_held)
+		ofs_host_port_ring(port);
+	return rc;
+}
+
+static void
+shm_ring(struct ofs_fabric *fabric)
+{
+	ofs_host_port_ring(&((struct shm_fabric *)fabric)->mapped.port);
 }
 
 static int
@@ -220,6 +231,7 @@ static const struct ofs_fabric_ops shm_ops = {
 	.write_put = shm_write_put,
 	.payload = shm_payload,
 	.submit = shm_submit,
+	.ring = shm_ring,
 	.poll = shm_poll,
 	.results = shm_results,
 	.wait = shm_wait,

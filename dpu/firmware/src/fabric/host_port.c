@@ -57,13 +57,18 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 	port->submissions[port->submission_tail & (header->entry_count - 1)] = *sqe;
 	port->submission_tail++;
 	ofs_word_store_ordered(&port->words->submission_tail, port->submission_tail);
-	if (ofs_word_load_ordered(&port->words->dpu_sleeping) != 0) {
-		ofs_word_store(&port->words->dpu_sleeping, 0);
-		/* A full socket is a pending wake-up; wait detects a broken one. */
-		if (port->dpu_bell_fd >= 0)
-			(void)send(port->dpu_bell_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-	}
 	return 0;
+}
+
+void
+ofs_host_port_ring(struct ofs_host_port *port)
+{
+	if (ofs_word_load_ordered(&port->words->dpu_sleeping) == 0)
+		return;
+	ofs_word_store(&port->words->dpu_sleeping, 0);
+	/* A full socket is a pending wake-up; wait detects a broken one. */
+	if (port->dpu_bell_fd >= 0)
+		(void)send(port->dpu_bell_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 int

@@ -44,6 +44,8 @@ void ofs_host_port_init(struct ofs_host_port *port, uint8_t *base,
 	const struct ofs_port_header *header, int dpu_bell_fd);
 int ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *header,
 	const struct ofs_sqe *sqe);
+/* Wakes the DPU if it sleeps. */
+void ofs_host_port_ring(struct ofs_host_port *port);
 int ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header *header,
 	struct ofs_cqe *cqes, int max);
 /* Whether poll has something to return. */

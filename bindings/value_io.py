@@ -117,7 +117,7 @@ class ValueTask:
     @property
     def ends(self) -> list[int]:
         """[len(ENDS)] pieces of a retrieve, by how they ended."""
-        return [int(self.c.ends[i]) for i in range(len(ENDS))]
+        return list(ffi.unpack(self.c.ends, len(ENDS)))
 
 
 class ValueIO(ABC):

@@ -35,10 +35,10 @@ class State(Enum):
 class Kind(Enum):
     """Kind of operation."""
 
-    PUT = 1
-    GET = 2
-    LOOK = 3
-    DELETE = 4
+    PUT = "put"
+    GET = "get"
+    LOOK = "look"
+    DELETE = "delete"
 
 
 @dataclass(eq=False, slots=True)

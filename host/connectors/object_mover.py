@@ -255,16 +255,17 @@ class Mover:
             return
         state, why = outcome(move, task)
         if move.kind is Kind.GET:
-            for end, count in zip(ENDS, task.ends, strict=True):
+            ends = task.ends
+            for end, count in zip(ENDS, ends, strict=True):
                 if count:
                     self.counts[f"blocks_{end}"] += count
             if state is State.DONE:
-                self.counts[f"objects_{tier_of(task.ends)}"] += 1
+                self.counts[f"objects_{tier_of(ends)}"] += 1
             tell_landed(move, task.landed)
         self._end(move, state, why)
 
     def _end(self, move: Move, state: State, why: str) -> None:
-        kind = move.kind.name.lower()
+        kind = move.kind.value
         self.counts[f"{kind}_{state.value}"] += 1
         if state is State.DONE and move.buffer is not None:
             self.counts[f"{kind}_bytes"] += move.size

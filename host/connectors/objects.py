@@ -361,7 +361,7 @@ class ObjectClient:
             if state is State.LATE and move.kind in self._late:
                 self._late[move.kind].inc()
             if state in (State.UNREADABLE, State.REFUSED, State.LATE):
-                self._say(f"{move.kind.name.lower()} {state.value}", f"object {move.label}: {what}")
+                self._say(f"{move.kind.value} {state.value}", f"object {move.label}: {what}")
             if batch.left == 0:
                 self._finish(batch)
 

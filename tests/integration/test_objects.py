@@ -465,5 +465,5 @@ def test_a_client_that_begins_before_its_daemon(
             with pytest.raises(BadInput, match=r"tenant|secret"):
                 other = settings | {"tenant": "nobody", "timeout_s": 60.0}
                 ObjectClient(Endpoint.of_engine(other), late=True)
-    told = [one.getMessage() for one in caplog.records if "the tier is" in one.getMessage()]
+            told = [one.getMessage() for one in caplog.records if "the tier is" in one.getMessage()]
     assert len(told) == 2 and "no daemon answers" in told[0] and "is back" in told[1]

@@ -23,7 +23,7 @@ from offstage.bindings.keys import value_key
 from offstage.bindings.layouts import HIT_ENDS
 from offstage.bindings.storage import Buffer
 from offstage.bindings.value_io import ValueIO, ValueTask
-from offstage.testbeds.bench.fio import fio_reads, fio_writes
+from offstage.testbeds.bench.fio import FIO_SPARE_BYTES, fio_reads, fio_writes
 from offstage.testbeds.bench.storage_result import Case, Moved, ValueFigures
 
 __all__ = ["drive_values"]
@@ -38,7 +38,6 @@ COUNT = 256
 SLOTS = 4 * IN_FLIGHT * PIECES
 SEGMENT_BYTES = 4 * MIB  # as a daemon has by default
 PATIENCE_S = 30.0
-SPARE_BYTES = 4 * MIB  # fio maps more than it reads into
 
 Say = Callable[[str], None]
 
@@ -49,7 +48,7 @@ def drive_values(file: Path, rounds: int, seed: int, scale: float, say: Say) -> 
     count = max(2 * IN_FLIGHT, int(COUNT * scale))
     case = Case(RECORD_BYTES, DEPTH, count * PIECES)
     size_bytes = case.count * RECORD_BYTES
-    buffer = Buffer(case.block_bytes * case.queue_depth + SPARE_BYTES, name="offstage-bench")
+    buffer = Buffer(case.block_bytes * case.queue_depth + FIO_SPARE_BYTES, name="offstage-bench")
     store, other = (file.with_name(f"{file.name}.{name}") for name in ("values", "fio"))
     loads: list[tuple[float, float]] = []
     stores: list[tuple[float, float]] = []

@@ -13,9 +13,10 @@ from offstage.bindings.storage import Buffer
 from offstage.testbeds.beds.said import ask
 from offstage.testbeds.bench.storage_result import Case, Sample
 
-__all__ = ["SPIN", "fio_reads", "fio_version", "fio_writes"]
+__all__ = ["FIO_SPARE_BYTES", "SPIN", "fio_reads", "fio_version", "fio_writes"]
 
 FIO_TIMEOUT_S = 300
+FIO_SPARE_BYTES = 4 << 20  # fio maps more than it reads into
 T = TypeVar("T")
 SPIN = "--iodepth_batch_complete_min=0"  # at larger depths this keeps fio's queue from filling
 

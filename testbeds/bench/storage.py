@@ -39,7 +39,7 @@ from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
 from offstage.bindings.units import format_size
 from offstage.testbeds.bench.drive_values import drive_values
-from offstage.testbeds.bench.fio import SPIN, fio_reads, fio_version
+from offstage.testbeds.bench.fio import FIO_SPARE_BYTES, SPIN, fio_reads, fio_version
 from offstage.testbeds.bench.storage_result import (
     BLOCK_BYTES,
     CASES,
@@ -69,7 +69,6 @@ SECTOR_BYTES = 512
 FILL_BLOCK_BYTES = MIB
 EMULATED_SIZE_BYTES = 256 * MIB
 HUGE_PAGE_BYTES = 2 * MIB
-FIO_SPARE_BYTES = 2 * HUGE_PAGE_BYTES  # fio maps more than it reads into
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 
 ONLY_READ = Note(

@@ -280,7 +280,8 @@ def l2(
     """LMCache's own bench of a second level: our two adapters and its own files, in turn.
 
     Each turn has a fresh daemon or an empty folder, once in the page cache and once past it, in
-    neither case flushed; every byte is verified.
+    neither case flushed; every byte is verified. Past the page cache fio reads the same drive in
+    each turn.
     """
     from offstage.testbeds.bench.engines.l2 import bench_l2
 

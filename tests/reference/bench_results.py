@@ -231,8 +231,14 @@ L2 = L2Result(
             "fs": {"store": [1_000.0]},
             "plugin": {"store": [1_234.0]},
             "native_plugin": {"store": [12_345.0]},
-        }
+        },
+        "direct": {
+            "fs": {"load": [1_000.0]},
+            "plugin": {"load": [2_850.0]},
+            "native_plugin": {"load": [2_849.0]},
+        },
     },
+    drive_mb_per_s=[3_000.0],
 )
 compare(L2)
 ENGINE = EngineResult(

@@ -4,12 +4,13 @@ LMCache's program drives each adapter, and verifies every byte. Adapters take tu
 over an empty folder or a fresh daemon. Both store their data alike: through the page cache or
 with O_DIRECT, in neither case flushed. Before each turn memory is taken and given back: a virtual
 machine's host may provide a page only when it is first used, which takes several times as long as
-the copy into it.
+the copy into it. Past the page cache fio reads as many bytes at once from a file in that folder.
 """
 
 import json
 import mmap
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -19,11 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.storage import Buffer
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.said import ask
+from offstage.testbeds.bench.fio import FIO_SPARE_BYTES, fio_reads
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.bench.storage_result import Case
 
 __all__ = ["ADAPTERS", "STATES", "L2Result", "bench_l2", "compare", "rates_of"]
 
@@ -32,6 +37,9 @@ ADAPTERS = {"fs": "", "plugin": "OffstageL2", "native_plugin": "NativeClient"}
 STATES = {"page cache": False, "direct": True}
 """What is read and written, and whether it bypasses the page cache."""
 AIM = 2.5  # through the page cache; past it the drive binds both
+DRIVE_AIM = 0.95  # of what fio reads
+DRIVE_FILE_BYTES = 1 << 28
+DRIVE_READ_BYTES = 1 << 30
 WAIT_S = 300.0
 OBJECTS_MIN_BYTES = 1 << 30
 ALIGN_BYTES = 4096
@@ -54,12 +62,18 @@ class L2Result(BenchResult, kw_only=True):
     """MB/s of each turn."""
     median_mb_per_s: dict[str, Rates] = msgspec.field(default_factory=dict)
     over_files: dict[str, Rates] = msgspec.field(default_factory=dict)
+    drive_mb_per_s: list[float] = msgspec.field(default_factory=list)
+    """What fio reads past the page cache, in each turn."""
+    over_drive: dict[str, float] = msgspec.field(default_factory=dict)
+    """Loads past the page cache to that, by adapter."""
 
     def about(self) -> list[str]:
         return [
             f"measured against LMCache's own adapter of files: {self.in_flight} objects of "
             f"{self.size_kib} KiB in flight, the median round of {self.rounds}, the median "
             f"of {self.turns} turns; every byte verified, nothing flushed by either",
+            "to fio: its random reads of such objects, as many in flight, once a turn; LMCache "
+            "looks all objects up before the first load, and a lookup brings them into memory",
         ]
 
 
@@ -77,6 +91,8 @@ def bench_l2(
     program does not exist; RunFailed: it failed, or did not verify the loaded data."""
     if not program.is_file():
         raise BadInput("not LMCache's program", str(program), "give its environment's bin/lmcache")
+    if shutil.which("fio") is None:
+        raise BadInput("fio is not installed", "bench l2", "apt-get install fio")
     found = L2Result(
         size_kib=size_kib, in_flight=in_flight, rounds=rounds, turns=turns, mb_per_s={}
     )
@@ -87,6 +103,9 @@ def bench_l2(
                 say(f"{state}, turn {turn + 1} of {turns}: {name}")
                 for operation, rate in _turn(program, found, folder, name, direct).items():
                     of_state[name].setdefault(operation, []).append(rate)
+            if direct:
+                say(f"{state}, turn {turn + 1} of {turns}: fio")
+                found.drive_mb_per_s.append(_drive(found, folder, turn))
     compare(found)
     return found
 
@@ -115,8 +134,23 @@ def _touch() -> None:
     mmap.mmap(-1, max(min(TOUCHED_MAX_BYTES, free // 4), mmap.PAGESIZE), flags=flags).close()
 
 
+def _drive(asked: L2Result, folder: Path | None, seed: int) -> float:
+    """MB/s of fio's reads of such objects past the page cache, as many in flight."""
+    size_bytes = asked.size_kib * 1024
+    case = Case(size_bytes, asked.in_flight, max(DRIVE_READ_BYTES // size_bytes, 1))
+    file_bytes = max(DRIVE_FILE_BYTES, 2 * size_bytes)
+    buffer = Buffer(size_bytes * asked.in_flight + FIO_SPARE_BYTES, name="offstage-bench")
+    with tempfile.TemporaryDirectory(dir=folder, prefix="offstage-l2-") as place:
+        file = Path(place) / "drive"
+        with file.open("wb") as out:
+            out.write(np.random.default_rng(seed).bytes(file_bytes))
+            out.flush()
+            os.fsync(out.fileno())
+        return fio_reads(file, case, buffer, case.count, seed).bytes_per_s / 1e6
+
+
 def compare(found: L2Result) -> None:
-    """Medians of the turns, their ratios to those of files, and the rows."""
+    """Medians of the turns, their ratios to those of files and to fio's, and the rows."""
     for state, each in found.mb_per_s.items():
         medians = found.median_mb_per_s[state] = {
             name: {operation: statistics.median(turns) for operation, turns in one.items()}
@@ -140,6 +174,12 @@ def compare(found: L2Result) -> None:
             for name, one in over.items()
             for operation, ratio in one.items()
         ]
+        if found.drive_mb_per_s and STATES[state]:
+            drive = statistics.median(found.drive_mb_per_s)
+            for name in over:
+                ratio = found.over_drive[name] = medians[name]["load"] / drive
+                title, aim = f"{state}, load: {name} to fio", aimed(ratio, ">=", DRIVE_AIM)
+                found.rows.append(Row(title, "MB/s", medians[name]["load"], drive, ratio, aim))
 
 
 def rates_of(said: str, objects: int, size_kib: int, adapter: str) -> dict[str, float]:

@@ -336,12 +336,17 @@ def test_a_volume_that_is_not_the_callers_is_refused(
     named = {TENANT: {"volumes": [VOLUMES[1].hex()]}}
     with daemon(tmp_path / "a", named, **OPTIONS) as tier:
         Client(library, socket_of(tier), VOLUMES[1]).close()
-        for path, volume in ((socket_of(tier), VOLUMES[0]), (str(tmp_path), VOLUMES[1])):
+        here = "on this machine; to reach one on another machine, use NVMe over TCP"
+        for path, volume, why in (
+            (socket_of(tier), VOLUMES[0], "volumes"),
+            (str(tmp_path), VOLUMES[1], here),
+            ("offstage:tcp://dpu:7411?fabric=verbs", VOLUMES[1], here),
+        ):
             capfd.readouterr()
             with pytest.raises(Refused, match="NOT_FOUND"):
                 Client(library, path, volume)
             said = capfd.readouterr().err
-            assert said.count("\n") == 1 and path in said
+            assert said.count("\n") == 1 and path.removeprefix("offstage:") in said and why in said
     without = daemon(tmp_path / "b", limits__values="0")
     with without as tier, pytest.raises(Refused, match="NOT_SUPPORTED"):
         Client(library, socket_of(tier))

@@ -1,7 +1,12 @@
 """If a fabric writes objects into the reader's memory directly, is all of that memory registered
 exactly as long as it must be, and is every byte right?"""
 
+import ctypes
+import mmap
+import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +22,14 @@ from offstage.bindings.verbs import Adapter
 from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
+from offstage.host.fabrics.verbs import VerbsDriver
 from offstage.host.link.control import Control
+from offstage.host.values import Values
 
 DONE = State.DONE
 SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
+ROW = 2 * LAYERS * PAYLOAD + PAYLOAD  # of whole pages, with room for an object
+WHOLE = SIZE // PAYLOAD * PAYLOAD  # bytes of an object's whole blocks
 
 
 class Pinning(Driver):
@@ -210,3 +219,119 @@ def test_objects_go_over_rdma(rdma: Adapter, tmp_path: Path) -> None:
             assert np.array_equal(pool[0][: other.nbytes], other)
             assert client.wait(client.delete, keys).states == (DONE,) * COUNT
             assert not any(client.wait(client.exists, keys).done)
+
+
+class Sealing(VerbsDriver):
+    """Over a real adapter: memory is sealed from when it is registered until it no longer is."""
+
+    def register(self, array: NDArray[Any]) -> None:
+        super().register(array)
+        protect(array, mmap.PROT_READ)
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        protect(array, mmap.PROT_READ | mmap.PROT_WRITE)
+        super().unregister(array)
+
+
+class SealingEndpoint(Endpoint):
+    """Reaches a daemon over `Sealing`."""
+
+    def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:
+        control, fabric = super().connect(timeout_s)
+        fabric.__class__ = Sealing
+        return control, fabric
+
+
+def protect(memory: NDArray[Any], how: int) -> None:
+    """Whether this process may write the whole blocks of these rows: with PROT_READ alone a copy by
+    its processor ends it with SIGSEGV, and only an adapter, which goes by frames, still writes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for start in range(0, memory.nbytes, ROW):
+        first = ctypes.c_void_p(int(memory.ctypes.data) + start)
+        assert libc.mprotect(first, ctypes.c_size_t(WHOLE), how) == 0, ctypes.get_errno()
+
+
+def fresh(pool: NDArray[np.uint8], *, sealed: bool) -> list[NDArray[np.uint8]]:
+    """Rows of zeros, each the size of an object."""
+    protect(pool, mmap.PROT_READ | mmap.PROT_WRITE)
+    pool[:] = 0
+    if sealed:
+        protect(pool, mmap.PROT_READ)
+    return [row[:SIZE] for row in pool]
+
+
+def read_sealed(how: str, where: dict[str, Any], parent: Connection) -> None:
+    """Reads into memory that this process may not write, until its daemon is killed, and from the
+    next one; the parent is told each time. `how`: what is read over, and what is registered."""
+    pool = np.frombuffer(mmap.mmap(-1, COUNT * ROW), np.uint8).reshape(COUNT, ROW)
+    if how == "unregistered values":
+        with Endpoint.of_engine(where).attached() as (_, fabric):
+            values = Values(fabric)
+            assert values.store(b"key", np.ones(SIZE, np.uint8))
+            assert values.read(b"key", fresh(pool, sealed=False)[0]) == SIZE
+            assert (pool[0, :SIZE] == 1).all() and not pool[0, SIZE:].any()
+            parent.send("may write")
+            values.read(b"key", fresh(pool, sealed=True)[0])
+        return
+    kind, kept = (Endpoint if how == "shm" else SealingEndpoint), how != "for each read"
+    with ObjectClient(kind.of_engine(where)) as client:
+        keys, data = fill(client)
+        rows = fresh(pool, sealed=False)
+        if how == "shm":
+            assert read(client, keys, rows) and same(rows, data)
+            parent.send("may write")
+        elif kept:
+            client.register(pool)
+        for told in ("read", "read again"):
+            until(lambda: client.wait(client.exists, keys[:1]).states == (DONE,))
+            for _ in range(3):
+                assert read(client, keys, fresh(pool, sealed=kept)) and same(rows, data)
+            parent.send(told)
+            if told == "read":
+                use_until_away(client, keys, data, rows)
+                fresh(pool, sealed=False)
+                parent.send("away")
+
+
+def use_until_away(
+    client: ObjectClient,
+    keys: list[bytes],
+    data: list[NDArray[np.uint8]],
+    rows: list[NDArray[np.uint8]],
+) -> None:
+    """Read until some are AWAY; whatever is DONE is right."""
+    states: tuple[State, ...] = ()
+    while State.AWAY not in states:
+        states = client.wait(client.get, keys, rows).states
+        assert set(states) <= {DONE, State.AWAY}
+        for state, found, expected in zip(states, rows, data, strict=True):
+            assert state is State.AWAY or np.array_equal(found, expected)
+
+
+@pytest.mark.verbs
+@pytest.mark.parametrize("how", ["registered", "for each read", "unregistered values", "shm"])
+def test_only_the_adapter_writes_registered_memory(rdma: Adapter, tmp_path: Path, how: str) -> None:
+    """Whole blocks of objects come into registered memory that the reading process may not write,
+    before its daemon is killed and after another has started. A copy, as of values into memory
+    that is not registered and of everything over shm, ends the process that is tried with."""
+    more = {"daemon__endpoint": f"ipc://{tmp_path}/d", "rdma__enabled": "true"}
+    more |= {"limits__sessions": "64", "limits__values": "256", "storage__size": "32MiB"}
+    copies = how in ("unregistered values", "shm")
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    with daemon(tmp_path, **more) as first:
+        where = settings(first) | {"fabric": "shm" if how == "shm" else "verbs", "timeout_s": 30.0}
+        reader = spawn.Process(target=read_sealed, args=(how, where, theirs), daemon=True)
+        reader.start()
+        theirs.close()
+        assert ours.recv() == ("may write" if copies else "read")
+        if copies:
+            reader.join()
+            assert reader.exitcode == -signal.SIGSEGV
+            return
+        first.process.kill()
+        assert ours.recv() == "away"
+    with daemon(tmp_path, **more):
+        assert ours.recv() == "read again"
+        reader.join()
+        assert reader.exitcode == 0

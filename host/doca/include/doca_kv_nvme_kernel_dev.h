@@ -1,8 +1,8 @@
 /*
  * doca_kv_nvme_kernel_dev.h: a key-value device by its path.
  *
- * With Offstage the path is that of a tenant's socket (`host-0.sock` in the daemon's runtime
- * directory), or `offstage:DIRECTORY`, which is the first tenant's socket there.
+ * With Offstage the path is that of a tenant's socket (`host-0.sock` in the runtime directory of a
+ * daemon on this machine), or `offstage:DIRECTORY`, which is the first tenant's socket there.
  */
 #ifndef DOCA_KV_NVME_KERNEL_DEV_H
 #define DOCA_KV_NVME_KERNEL_DEV_H

@@ -98,8 +98,9 @@ knock(const struct doca_kv_dev *dev, const char *verb, struct answer *answer)
 	int fd = ask(dev, verb);
 
 	if (fd < 0) {
-		kv_say("%s: %s: start a daemon there, or give the socket of its tenant", dev->path,
-			strerror(-fd));
+		kv_say("%s: %s: give the socket of a tenant whose daemon runs on this machine; to reach "
+			   "one on another machine, use NVMe over TCP",
+			dev->path, strerror(-fd));
 		return fd == -ECONNREFUSED || fd == -ENOTSOCK || fd == -ENAMETOOLONG ? -ENOENT : fd;
 	}
 	got = take(fd, text, ANSWER_BYTES, &answer->attachment);

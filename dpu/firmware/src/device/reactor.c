@@ -202,6 +202,15 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 			ofs_port_wake(device->ports.entries[i].port);
 }
 
+/* A thread of the kernel's copies writes into the page cache: to look for their ends may take the
+ * processor on which it does. */
+static bool
+waits_for_kernel(const struct ofs_device *device)
+{
+	return !device->storage->direct && device->writes.live > device->writes.parked
+		&& device->reads.oldest == OFS_NONE;
+}
+
 int
 ofs_device_poll(struct ofs_device *device)
 {
@@ -225,7 +234,7 @@ run(struct ofs_device *device)
 			device->reactor.idle_since_ns = now_ns;
 		} else {
 			device->status.idle_ns += now_ns - before_ns;
-			if (now_ns - device->reactor.idle_since_ns >= spin_ns) {
+			if (now_ns - device->reactor.idle_since_ns >= spin_ns || waits_for_kernel(device)) {
 				before_ns = now_ns;
 				ofs_device_window_ends(device);
 				sleep_until_woken(device, now_ns);

@@ -238,7 +238,7 @@ def test_what_decides_asks_nobody() -> None:
     )
     firmware = ROOT / "dpu/firmware/src"
     deciding = [*firmware.glob("core/*"), *firmware.glob("nvme_*.c")]
-    deciding += [firmware / "qos.c", firmware / "siphash.c"]
+    deciding += [firmware / name for name in ("placement.c", "qos.c", "siphash.c")]
     deciding += (ROOT / "asic_model/engine").glob("*.[ch]")
     assert len(deciding) > 3
     assert_none(

@@ -18,13 +18,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.placement import times
 from offstage.dpu.pod.map import Member, PodMap
 
 __all__ = ["former_homes", "homes", "moved_share", "ranked", "shard_key"]
 
-U64 = NDArray[np.uint64]
-FRACTION_BITS = 32
-WEIGHT_BITS = 20
 SAMPLE = 4096
 
 
@@ -46,9 +44,8 @@ def ranked(members: Sequence[Member], keys: Sequence[bytes], count: int) -> NDAr
             "pod map",
             "start the others, or end a drain: offstage pod status",
         )
-    words = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 2).astype(np.uint64)
-    times = np.stack([_time(words, one) for one in members], axis=1)
-    order: NDArray[np.intp] = np.argsort(times, axis=1, kind="stable")  # a tie: by the name
+    drawn = times(keys, [one.name for one in members], [one.weight for one in members])
+    order: NDArray[np.intp] = np.argsort(drawn, axis=1, kind="stable")  # a tie: by the name
     return order[:, :count].astype(np.int32)
 
 
@@ -91,40 +88,3 @@ def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
     ]
     least = sum(max(0.0, share - shares[1].get(name, 0.0)) for name, share in shares[0].items())
     return moved, least
-
-
-def _time(words: U64, member: Member) -> U64:
-    """When the member would take each shard: -log2(hash) / weight, in fixed point."""
-    seed = np.frombuffer(hashlib.blake2b(member.name.encode(), digest_size=8).digest(), "<u8")
-    drawn = _mixed(_mixed(words[:, 0] ^ seed[0]) ^ words[:, 1])
-    scaled = _minus_log2(drawn) << np.uint64(WEIGHT_BITS)
-    time: U64 = scaled // np.uint64(member.weight)
-    return time
-
-
-def _mixed(words: U64) -> U64:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014); numpy's integers wrap."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
-def _minus_log2(words: U64) -> U64:
-    """-log2((h + 1) / 2^64) in units of 2^-32, from the 32 leading bits of what is not zero: by
-    squaring, one bit each time (Knuth, TAOCP 1.2.2)."""
-    whole = np.zeros(words.shape, np.uint64)
-    left = words | np.uint64(1)
-    for step in (32, 16, 8, 4, 2, 1):
-        small = left < np.uint64(1) << np.uint64(64 - step)
-        left = np.where(small, left << np.uint64(step), left)
-        whole += np.where(small, np.uint64(step), np.uint64(0))
-    mantissa = left >> np.uint64(32)  # in [2^31, 2^32)
-    fraction = np.zeros(words.shape, np.uint64)
-    for _ in range(FRACTION_BITS):
-        mantissa = (mantissa * mantissa) >> np.uint64(31)
-        over = mantissa >> np.uint64(32)
-        fraction = (fraction << np.uint64(1)) | over
-        mantissa = mantissa >> over
-    ones = np.uint64(1) << np.uint64(FRACTION_BITS)
-    return (whole + np.uint64(1)) * ones - fraction

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.placement import times
 from offstage.dpu.pod.map import Member, PodMap, State, added, checked, deleted, moved, noted
 from offstage.dpu.pod.placement import (
     former_homes,
@@ -36,6 +37,14 @@ def names(pod: list[Member], keys: list[bytes] = KEYS) -> list[str]:
     return [pod[index].name for index in ranked(pod, keys, 1)[:, 0]]
 
 
+def mixed(word: int) -> int:
+    """SplitMix64, from its definition."""
+    word = (word + 0x9E3779B97F4A7C15) % 2**64
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+    return word ^ word >> 31
+
+
 def test_golden() -> None:
     """Placement is the same on every machine, numpy and release: one that changed with an upgrade
     would empty every pod. These values are never regenerated."""
@@ -49,12 +58,6 @@ def test_golden() -> None:
 def test_it_is_the_formula() -> None:
     """-log2(h) / w in floating point, over a hash written independently from its definition."""
 
-    def mixed(word: int) -> int:
-        word = (word + 0x9E3779B97F4A7C15) % 2**64
-        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
-        return word ^ word >> 31
-
     def time(key: bytes, one: Member) -> float:
         seed = int.from_bytes(hashlib.blake2b(one.name.encode(), digest_size=8).digest(), "little")
         low, high = (int.from_bytes(half, "little") for half in (key[:8], key[8:]))
@@ -63,6 +66,32 @@ def test_it_is_the_formula() -> None:
     pod = members(1, 2, 3, 1)
     expected = [sorted(range(4), key=lambda one: time(key, pod[one])) for key in KEYS[:2000]]
     assert ranked(pod, KEYS[:2000], 4).tolist() == expected
+
+
+@given(
+    st.lists(st.binary(min_size=16, max_size=16), max_size=5),
+    st.lists(st.tuples(st.text(max_size=9), st.integers(1, 2**32)), max_size=5),
+)
+def test_all_shards_and_members_at_once_are_as_each_alone(
+    shards: list[bytes], pod: list[tuple[str, int]]
+) -> None:
+    """The C function against Python's own integers: one bit of the logarithm after the other, for
+    one shard and member at a time, to the last bit."""
+
+    def alone(shard: bytes, name: str, weight: int) -> int:
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+        low, high = (int.from_bytes(half, "little") for half in (shard[:8], shard[8:]))
+        drawn = mixed(mixed(low ^ seed) ^ high) | 1
+        whole = 64 - drawn.bit_length()
+        mantissa, fraction = (drawn << whole) >> 32, 0
+        for _ in range(32):
+            mantissa = mantissa * mantissa >> 31
+            fraction = 2 * fraction + (mantissa >> 32)
+            mantissa >>= mantissa >> 32
+        return ((whole + 1 << 32) - fraction << 20) // weight
+
+    found = times(shards, [name for name, _ in pod], [weight for _, weight in pod])
+    assert found.tolist() == [[alone(shard, *one) for one in pod] for shard in shards]
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1,) * 16, (1, 2, 5), (100, 1, 50, 7, 7)])

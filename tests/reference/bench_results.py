@@ -349,12 +349,7 @@ TRACE = TraceResult(
     verdicts=dict(VERDICTS),
 )
 MET = point_figures.Served(
-    requests=150,
-    refused=0,
-    hit=0.4567,
-    pool_hit=0.3,
-    first_ms_p50=1_234.5,
-    first_ms_p99=9_876.5,
+    requests=150, refused=0, hit=0.4567, pool_hit=0.3, first_ms_p50=1_234.5, first_ms_p99=9_876.5
 )
 SCHEDULE = reuse.ScheduleResult(
     trace="weka.jsonl.gz",
@@ -367,6 +362,7 @@ SCHEDULE = reuse.ScheduleResult(
     blocks_distinct=9,
     block_ms=0.5,
     look_ms=0.1,
+    look_cpu_ms=0.02,
     prefill_tokens_per_s=10_000,
     arms=[reuse.Arm("round-robin", "as it came", MET, MET)],
     verdicts=dict(VERDICTS),

@@ -85,6 +85,7 @@ class ScheduleResult(BenchResult, kw_only=True):
     blocks_distinct: int
     block_ms: float
     look_ms: float
+    look_cpu_ms: float
     prefill_tokens_per_s: int
     arms: list[Arm]
 
@@ -92,7 +93,8 @@ class ScheduleResult(BenchResult, kw_only=True):
         return [
             f"live on loopback: {self.daemons} daemons, {self.hosts} hosts that each keep "
             f"{self.kept_blocks:,} blocks of 512 tokens ({format_size(self.block_bytes)} "
-            f"here); asking for a block took {self.look_ms:.2f} ms, fetching it "
+            f"here); asking for a block took {self.look_ms:.2f} ms, of that "
+            f"{self.look_cpu_ms:.2f} ms of the host's processor, and fetching it "
             f"{self.block_ms:.2f} ms",
             f"{self.requests:,} requests of {self.trace}, {self.compression:.2f} s of "
             f"it in one second, and {self.saturated:g} times as many; computing is a wait, of "
@@ -174,6 +176,8 @@ class _KeepingHost(Host):
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self.looked: list[tuple[float, int]] = []
         """The time of the pod's lookup and the number of blocks, by request."""
+        self.worked: list[tuple[float, int]] = []
+        """The same, of this thread's processor time."""
         self.fetched: list[tuple[float, int]] = []
         """The time of each fetch, and its number of blocks."""
         self.unfound = 0
@@ -205,9 +209,10 @@ class _KeepingHost(Host):
         marked: NDArray[np.bool_],
     ) -> None:
         given, first = self._given, self._given.taken.kept
-        asked_s = time.monotonic()
+        asked_s, worked_s = time.monotonic(), time.thread_time()
         found = append_chunks(self._sessions, session, chunks, 1)
         self.looked.append((time.monotonic() - asked_s, len(chunks)))
+        self.worked.append((time.thread_time() - worked_s, len(chunks)))
         stored = np.asarray(found.stored_layers) > 0
         self.unfound += sum(
             bool(at) and not there for (at, _), there in zip(where, stored, strict=True)
@@ -300,7 +305,7 @@ def bench_schedule(
         live_pod(folder, board, max(STORE_LEAST, room)) as (live, _),
         _keeping(live, board, kept_blocks, 1 / spec.prefill_tokens_per_s) as hosts,
     ):
-        arms, look_s, block_s = _arms(spec, asked, loads, hosts, board, progress)
+        arms, look_s, worked_s, block_s = _arms(spec, asked, loads, hosts, board, progress)
     return ScheduleResult(
         trace=trace.name,
         requests=len(asked),
@@ -312,6 +317,7 @@ def bench_schedule(
         blocks_distinct=asked.block_count,
         block_ms=block_s * 1e3,
         look_ms=look_s * 1e3,
+        look_cpu_ms=worked_s * 1e3,
         notes=trace_notes(spec),
         prefill_tokens_per_s=spec.prefill_tokens_per_s,
         arms=arms,
@@ -353,11 +359,12 @@ def _arms(
     hosts: Sequence[_KeepingHost],
     board: Board,
     progress: Progress,
-) -> tuple[list[Arm], float, float]:
-    """Each schedule under each load, live and modelled; the seconds of a block's lookup and of
-    its fetch, in the first of them; the model uses the second."""
+) -> tuple[list[Arm], float, float, float]:
+    """Each schedule under each load, live and modelled; the seconds of a block's lookup, those of
+    the host's processor for it, and the seconds of its fetch, in the first of them; the model uses
+    the last."""
     arms: list[Arm] = []
-    look_s = block_s = 0.0
+    look_s = worked_s = block_s = 0.0
     for load, rate in loads.items():
         these = _faster(asked, rate)
         for kind in KINDS:
@@ -366,13 +373,14 @@ def _arms(
             arm.run(progress)
             if not arms:
                 look_s = _each([one.looked for one in hosts])
+                worked_s = _each([one.worked for one in hosts])
                 block_s = _each([one.fetched for one in hosts])
                 link = max(1, round(spec.block_bytes / block_s))
                 spec = msgspec.structs.replace(spec, link_bytes_per_s=link)
             modelled = simulate(spec, Point(DAEMONS, kind, "none", spec.seeds[0]), these, HOSTS)
             met = (served(records) for records in (arm.router.records, modelled.records))
             arms.append(Arm(kind, load, *met))
-    return arms, look_s, block_s
+    return arms, look_s, worked_s, block_s
 
 
 def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:

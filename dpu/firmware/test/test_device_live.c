@@ -5,9 +5,11 @@
  */
 #include "support_device.h"
 
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,13 +20,13 @@ enum { HOSTS = 2, CHUNKS = 24, ROUNDS = 20 };
 static char path[64];
 
 static void
-live_open(struct world *world, const char *backend, uint32_t write_mode)
+live_open_spin(struct world *world, const char *backend, uint32_t write_mode, uint64_t spin_ns)
 {
 	struct ofs_device_config config;
 
 	world_config(&config);
 	config.sim_clock = 0;
-	config.spin_ns = 20000;
+	config.spin_ns = spin_ns;
 	config.io_timeout_ns = PATIENCE_NS;
 	config.write_mode = write_mode;
 	config.policy.prefetchers = OFS_PREFETCH_WINDOW;
@@ -35,6 +37,12 @@ live_open(struct world *world, const char *backend, uint32_t write_mode)
 		world_tenant(world, 16);
 	assert(ofs_device_start(world->device) == 0);
 	assert(ofs_device_poll(world->device) == -EINVAL);
+}
+
+static void
+live_open(struct world *world, const char *backend, uint32_t write_mode)
+{
+	live_open_spin(world, backend, write_mode, 20000);
 }
 
 static void
@@ -178,6 +186,32 @@ check_idle(const char *backend)
 	world_abandon(&rude);
 }
 
+/* A reactor that would look for work for an hour sleeps while all it waits for are writes of the
+ * page cache, whose ends wake it. */
+static void
+check_writes(const char *backend)
+{
+	int32_t rcs[CHUNKS];
+	struct world_session session;
+	struct world_host host;
+	struct statfs system;
+	struct world world;
+
+	assert(statfs(path, &system) == 0);
+	if (system.f_type == TMPFS_MAGIC)
+		return; /* which takes writes at once */
+	live_open_spin(&world, backend, OFS_WRITE_THROUGH, 3600 * SECOND_NS);
+	live_attach(&world, &host, 0);
+	for (uint32_t round = 0; world_status(&world).sleeps == 0; round++) {
+		assert(round < ROUNDS);
+		world_join(&host, &session, 100 + round, CHUNKS);
+		assert(world_put(&session, 0, 0, CHUNKS, PATIENCE_NS, rcs) == 0);
+		assert(ofs_device_session_close(world.device, session.number, 1) == 0);
+	}
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 static void
 run(const char *backend, uint32_t write_mode)
 {
@@ -197,6 +231,7 @@ run(const char *backend, uint32_t write_mode)
 	run_hosts(backend, write_mode);
 	check_restart(backend);
 	check_idle(backend);
+	check_writes(backend);
 	assert(unlink(path) == 0);
 }
 

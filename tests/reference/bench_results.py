@@ -18,7 +18,7 @@ from offstage.testbeds.bench import (
 )
 from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
-from offstage.testbeds.bench.engines.l2 import L2Result, compare
+from offstage.testbeds.bench.engines.l2 import ADAPTERS, L2Result, compare
 from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult
 from offstage.testbeds.bench.lab import LabFigures
 from offstage.testbeds.bench.pod import reuse
@@ -227,16 +227,11 @@ L2 = L2Result(
     turns=1,
     seed=1,
     mb_per_s={
-        "page cache": {
-            "fs": {"store": [1_000.0]},
-            "plugin": {"store": [1_234.0]},
-            "native_plugin": {"store": [12_345.0]},
-        },
-        "direct": {
-            "fs": {"load": [1_000.0]},
-            "plugin": {"load": [2_850.0]},
-            "native_plugin": {"load": [2_849.0]},
-        },
+        state: {name: {operation: [rate]} for name, rate in zip(ADAPTERS, rates, strict=True)}
+        for state, operation, rates in (
+            ("page cache", "store", (1_000.0, 1_234.0, 12_345.0)),
+            ("direct", "load", (1_000.0, 2_850.0, 2_849.0)),
+        )
     },
     drive_mb_per_s=[3_000.0],
 )

@@ -36,7 +36,7 @@ HOW_TO = {
     "offstage bench core": "reference/work.md",
     "offstage bench engine": "how-to/engines.md",
     "offstage bench fabric": "reference/fabrics.md",
-    "offstage bench l2": "how-to/engines.md",
+    "offstage bench l2": "reference/engines.md",
     "offstage bench pod": "reference/pod.md",
     "offstage bench prefetch": "reference/prefetch-pays.md",
     "offstage bench qos": "reference/qos.md",

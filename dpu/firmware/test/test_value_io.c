@@ -146,7 +146,7 @@ count_held(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 	return quiet_ops->submit(fabric, sqe);
 }
 
-/* Pieces that begin in one turn wake a DPU that sleeps once, and a turn that begins none does not. */
+/* Pieces that begin in one turn wake a DPU that sleeps once; a turn that begins none does not. */
 static void
 test_pieces_of_a_turn_ring_once(void)
 {

@@ -185,6 +185,15 @@ test_pieces_of_a_turn_ring_once(void)
 /* ---- holds ---- */
 
 static void
+hold(struct bed *bed, struct errand *errand, uint32_t once)
+{
+	errand_name(errand, OFS_VALUE_RETRIEVE, 1);
+	errand->task.flags = OFS_TASK_HOLD | (once ? OFS_TASK_ONCE : 0);
+	errand->task.hold_ns = 100 * SECOND_NS;
+	assert(errand_alone(bed, errand) == 0 && ofs_value_io_held(bed->ios[0]) == 1);
+}
+
+static void
 test_a_held_value_stays_until_it_is_let_go(void)
 {
 	struct errand *errand = &errands[0];
@@ -195,19 +204,13 @@ test_a_held_value_stays_until_it_is_let_go(void)
 	errand_store(&bed, errand, 1, LONG);
 	assert(errand_alone(&bed, errand) == 0);
 	for (uint32_t once = 0; once < 2; once++) {
-		errand_name(errand, OFS_VALUE_RETRIEVE, 1);
-		errand->task.flags = OFS_TASK_HOLD | (once ? OFS_TASK_ONCE : 0);
-		errand->task.hold_ns = 100 * SECOND_NS;
-		assert(errand_alone(&bed, errand) == 0 && ofs_value_io_held(bed.ios[0]) == 1);
+		hold(&bed, errand, once);
 		errand_retrieve(&bed, errand, 1, VALUE_MAX);
 		assert(errand_alone(&bed, errand) == 0);
 		assert(ofs_value_io_held(bed.ios[0]) == 1 - once);
 		ofs_value_io_release(bed.ios[0], &key);
 		assert(ofs_value_io_held(bed.ios[0]) == 0);
-		errand_name(errand, OFS_VALUE_RETRIEVE, 1);
-		errand->task.flags = OFS_TASK_HOLD | (once ? OFS_TASK_ONCE : 0);
-		errand->task.hold_ns = 100 * SECOND_NS;
-		assert(errand_alone(&bed, errand) == 0 && ofs_value_io_held(bed.ios[0]) == 1);
+		hold(&bed, errand, once);
 		errand_store(&bed, errand, 1, LONG);
 		assert(errand_alone(&bed, errand) == 0);
 		assert(ofs_value_io_held(bed.ios[0]) == 1 - once);

@@ -2,7 +2,9 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
+#include "checksum.h"
 #include "ofs_base.h"
 
 /* Rows of vectors.h of the reference implementation: key 00..0f, input 00 01 02 ... */
@@ -44,11 +46,41 @@ test_siphash(void)
 	}
 }
 
+/* Does each width give libxxhash's hash, alone and with a copy, at lengths around its blocks and at
+ * any alignment, and copy no other byte? */
 static void
-test_checksum(void)
+test_checksums(uint64_t hash(const void *source, size_t size),
+	uint64_t copy(void *target, const void *source, size_t size))
 {
-	/* XXH3_64bits of nothing with seed 0, from the algorithm's published test vectors. */
-	assert(ofs_checksum("", 0) == 0x2d06800538d394c2ull);
+	static uint8_t bytes[3 * 4096 + 64 + 8];
+	static uint8_t target[sizeof(bytes)];
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(i * i >> 5);
+	for (uint32_t size = 0; size <= sizeof(bytes) - 8; size += size < 1100 ? 1 : 61) {
+		const uint8_t *source = bytes + size % 8;
+		uint8_t *to = target + size / 8 % 8;
+		uint64_t expected = XXH3_64bits(source, size);
+
+		memset(target, 0, sizeof(target));
+		assert(hash(source, size) == expected);
+		assert(copy(to, source, size) == expected);
+		assert(memcmp(to, source, size) == 0);
+		assert(to + size == target + sizeof(target) || to[size] == 0);
+		assert(to == target || to[-1] == 0);
+	}
+}
+
+static void
+test_checksums_at_every_width(void)
+{
+	test_checksums(ofs_checksum, ofs_checksum_copy);
+#if defined(__x86_64__) && defined(__GNUC__)
+	if (__builtin_cpu_supports("avx2"))
+		test_checksums(ofs_checksum_avx2, ofs_checksum_copy_avx2);
+	if (__builtin_cpu_supports("avx512f"))
+		test_checksums(ofs_checksum_avx512, ofs_checksum_copy_avx512);
+#endif
 }
 
 static void
@@ -66,7 +98,7 @@ int
 main(void)
 {
 	test_siphash();
-	test_checksum();
+	test_checksums_at_every_width();
 	test_block_keys_differ();
 	return 0;
 }

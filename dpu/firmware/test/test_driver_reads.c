@@ -3,7 +3,6 @@
  * believed that only looks right? Between the driver and its fabric stands a link that stops where
  * the test says.
  */
-#include "checksum.h"
 #include "support_dpu.h"
 
 #include <assert.h>
@@ -301,39 +300,6 @@ test_a_remembered_slot_that_is_being_written_is_no_hit(void)
 	tear_down();
 }
 
-/* Does the copy that hashes give the same as copy and hash in sequence, at lengths around its
- * blocks and at any alignment? */
-static void
-test_copy_and_checksum(uint64_t copy(void *target, const void *source, size_t size))
-{
-	static uint8_t bytes[3 * 4096 + 64 + 8];
-	static uint8_t target[sizeof(bytes)];
-
-	support_fill(5, bytes, sizeof(bytes));
-	for (uint32_t size = 0; size <= sizeof(bytes) - 8; size += size < 1100 ? 1 : 61) {
-		const uint8_t *source = bytes + size % 8;
-		uint8_t *to = target + size / 8 % 8;
-
-		memset(target, 0, sizeof(target));
-		assert(copy(to, source, size) == ofs_checksum(source, size));
-		assert(memcmp(to, source, size) == 0);
-		assert(to + size == target + sizeof(target) || to[size] == 0);
-		assert(to == target || to[-1] == 0);
-	}
-}
-
-static void
-test_copy_and_checksum_at_every_width(void)
-{
-	test_copy_and_checksum(ofs_checksum_copy);
-#if defined(__x86_64__) && defined(__GNUC__)
-	if (__builtin_cpu_supports("avx2"))
-		test_copy_and_checksum(ofs_checksum_copy_avx2);
-	if (__builtin_cpu_supports("avx512f"))
-		test_copy_and_checksum(ofs_checksum_copy_avx512);
-#endif
-}
-
 int
 main(void)
 {
@@ -346,6 +312,5 @@ main(void)
 	test_one_round_trip_where_the_slot_is_remembered();
 	test_a_remembered_slot_that_moved_on_is_an_ordinary_miss();
 	test_a_remembered_slot_that_is_being_written_is_no_hit();
-	test_copy_and_checksum_at_every_width();
 	return 0;
 }

@@ -4,8 +4,8 @@
  *
  * Model: a pure function. XXH3 of more than 240 bytes is eight sums over stripes of 64 bytes, mixed
  * after every block of 16, and the last 64 bytes once more (xxhash.h, XXH3_hashLong). take_stripes
- * copies stripes and adds them to the sums, so that each byte is loaded once. What is hashed is what
- * was stored, whatever the source becomes meanwhile.
+ * copies stripes and adds them to the sums, so that each byte is loaded once. What is hashed is
+ * what was stored, whatever the source becomes meanwhile.
  *
  * A block of an arena comes from memory, and the operations that wait for its bytes fill the queue
  * from which a processor looks ahead; what it prefetches by itself ends with a page. So the pass

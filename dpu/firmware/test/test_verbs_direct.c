@@ -23,7 +23,9 @@ static struct ibv_send_wr waiting[REQUESTS];
 static struct ibv_sge parts[REQUESTS];
 static uint32_t waiting_count;
 static const void *last_source; /* of the last write that was carried out */
-static uint8_t region[4 * BLOCK], port_there[4096 + SLOTS * BLOCK], port_here[sizeof(port_there)];
+static _Alignas(64) uint8_t region[4 * BLOCK];
+static _Alignas(64) uint8_t port_there[4096 + SLOTS * BLOCK]; /* as mapped memory is */
+static _Alignas(64) uint8_t port_here[sizeof(port_there)];
 static struct verbs_fabric verbs;
 static struct ofs_fabric *const fabric = &verbs.base;
 static const struct ofs_fabric_ops *const ops = &ofs_fabric_verbs_ops;

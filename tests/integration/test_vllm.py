@@ -181,9 +181,18 @@ def test_one_and_two_workers_load_what_the_other_stored(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
     """Blocks stored by two groups of heads: two workers load all full blocks that one stored, one
-    worker those of two, each with the tokens of the engine that computed them."""
+    worker those of two, each with the tokens of the engine that computed them. Prompts are those to
+    which one and two workers give the same answers without the tier: on some processors the sums of
+    two groups of heads round otherwise."""
     more = {"max_num_batched_tokens": 2048}
-    prompts, two = [prompt(n) for n in range(4)], more | {"tensor_parallel_size": 2}
+    prompts, two = [prompt(n) for n in range(12)], more | {"tensor_parallel_size": 2}
+    alone = []
+    for workers in (more, two):
+        with engine(python, model, tmp_path, None, workers) as by_itself:
+            alone.append(by_itself.ask(*prompts)["tokens"])
+    agreed = zip(prompts, *alone, strict=True)
+    prompts = [each for each, by_one, by_two in agreed if by_one == by_two][:4]
+    assert len(prompts) == 4, "one and two workers rarely agree here"
     with (
         daemon(tmp_path, **SIZES | {"limits__ports": "16"}) as tier,
         engine(python, model, tmp_path, tier, more, head_groups=2) as one,

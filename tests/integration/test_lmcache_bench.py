@@ -13,10 +13,25 @@ from live_daemon import daemon
 from lmcache_bed import params
 
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.bench.engines.l2 import rates_of
+from offstage.testbeds.bench.engines.l2 import APART_BYTES, provided, rates_of
 from offstage.testbeds.cli import run
 
 FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
+
+
+def own_bytes() -> int:
+    """Memory of this process that no file backs."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Anonymous:"))) << 10
+
+
+def test_of_the_memory_that_was_used_one_page_in_each_part_is_kept() -> None:
+    """Does the bench hold little of the memory that it had provided, but some of all of it?"""
+    most, before = 64 << 20, own_bytes()
+    with provided(most):
+        kept = own_bytes() - before
+    assert most // APART_BYTES * 4096 <= kept < most // 8
+    assert own_bytes() - before < most // 8
 
 
 @pytest.mark.engine

@@ -3,8 +3,8 @@
 LMCache's program drives each adapter, and verifies every byte. Adapters take turns, each turn
 over an empty folder or a fresh daemon. Both store their data alike: through the page cache or
 with O_DIRECT, in neither case flushed. Past the page cache fio reads as many bytes at once from a
-file in that folder. No turn waits for memory that a virtual machine's host has yet to provide
-(`_provided`).
+file in that folder. Where a virtual machine's host provides memory when it is first used, fewer
+turns wait for that (`provided`).
 """
 
 import json
@@ -30,7 +30,7 @@ from offstage.testbeds.bench.fio import FIO_SPARE_BYTES, fio_reads
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.storage_result import Case
 
-__all__ = ["ADAPTERS", "STATES", "L2Result", "bench_l2", "compare", "rates_of"]
+__all__ = ["ADAPTERS", "STATES", "L2Result", "bench_l2", "compare", "provided", "rates_of"]
 
 ADAPTERS = {"fs": "", "plugin": "OffstageL2", "native_plugin": "NativeClient"}
 """By LMCache's name of the kind, the class of ours."""
@@ -44,7 +44,7 @@ WAIT_S = 300.0
 OBJECTS_MIN_BYTES = 1 << 30
 ALIGN_BYTES = 4096
 SESSIONS_MIN = 256  # a client has half of them
-PROVIDED_MAX_BYTES = 4 << 30  # and a quarter of the free memory at most
+PROVIDED_MAX_BYTES = 4 << 30
 APART_BYTES = 512 * 1024  # less than the huge page that a host takes back
 
 
@@ -97,7 +97,7 @@ def bench_l2(
     found = L2Result(
         size_kib=size_kib, in_flight=in_flight, rounds=rounds, turns=turns, mb_per_s={}
     )
-    with _provided():
+    with provided(PROVIDED_MAX_BYTES):
         for state, direct in STATES.items():
             of_state = found.mb_per_s[state] = {name: {} for name in ADAPTERS}
             for turn in range(turns):
@@ -129,12 +129,13 @@ def _turn(
 
 
 @contextmanager
-def _provided() -> Iterator[None]:
-    """Memory is free that the host has provided. It takes back what is free in whole huge pages
-    (free page reporting), and providing a page takes several times as long as the copy into it: so
-    of each 512 KiB one page is kept."""
+def provided(most_bytes: int) -> Iterator[None]:
+    """So much memory, or a quarter of what is free, has been used and is free again. A virtual
+    machine's host may take back what is free in whole huge pages (Linux's free page reporting), and
+    to provide a page takes several times as long as the copy into it: so of each 512 KiB one page
+    is kept."""
     free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
-    size = min(PROVIDED_MAX_BYTES, free // 4) // APART_BYTES * APART_BYTES
+    size = min(most_bytes, free // 4) // APART_BYTES * APART_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     with mmap.mmap(-1, max(size, APART_BYTES), flags=flags) as memory:
         for start in range(0, len(memory), APART_BYTES):

@@ -22,6 +22,11 @@ __all__ = ["VERBS", "DriverValues", "ValueIO", "ValueTask"]
 
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
 ENDED_BATCH = 64
+KEY_BYTES = 16
+TASK = ffi.typeof("struct ofs_value_task *")
+_KEEP, _OVER, _WHOLE = lib.OFS_TASK_KEEP, lib.OFS_TASK_OVER, lib.OFS_TASK_WHOLE
+_PARTS, _HOLD, _ONCE = lib.OFS_TASK_PARTS, lib.OFS_TASK_HOLD, lib.OFS_TASK_ONCE
+_DURABLE, _FIRST = lib.OFS_TASK_DURABLE, lib.OFS_TASK_FIRST
 U8 = NDArray[np.uint8]
 
 
@@ -45,6 +50,8 @@ class ValueTask:
     pieces by `bindings.layouts.ENDS`.
     """
 
+    __slots__ = ("_kept", "address", "c", "key", "memory", "verb")
+
     def __init__(
         self,
         verb: str,
@@ -66,38 +73,41 @@ class ValueTask:
         filled: int = -1,
         timeout_s: float = 0.0,
     ) -> None:
+        assert len(key) == KEY_BYTES
         self.verb, self.key, self.memory = verb, key, memory
-        c: Any = ffi.new("struct ofs_value_task *")
-        self.c, self.address = c, int(ffi.cast("uintptr_t", c))
-        c.verb = VERBS[verb]
-        ffi.memmove(c, key, 16)  # `key` comes first
+        c: Any = ffi.new(TASK)
+        self.c = c
+        start = ffi.NULL
         if memory is not None:
-            iovec: Any = ffi.new("struct iovec *")
-            iovec.iov_base = start = ffi.from_buffer(memory.data)
-            iovec.iov_len = c.length = length = memory.nbytes
-            c.iovecs, c.iovec_count, self._kept = iovec, 1, (iovec, start)
-        elif length >= 0:
-            c.length = length
-        whole = whole and length >= 0 and verb != "list"
-        c.flags = (
-            keep * lib.OFS_TASK_KEEP
-            | over * lib.OFS_TASK_OVER
-            | durable * lib.OFS_TASK_DURABLE
-            | whole * lib.OFS_TASK_WHOLE
-            | parts * lib.OFS_TASK_PARTS
-            | once * lib.OFS_TASK_ONCE
-            | (hold_s > 0) * lib.OFS_TASK_HOLD
-            | first * lib.OFS_TASK_FIRST
+            start, length = ffi.from_buffer(memory), memory.nbytes  # type: ignore[call-overload]
+        flags = _WHOLE if whole and length >= 0 and verb != "list" else 0
+        if keep or over or durable or parts or first or hold_s > 0:
+            flags |= (
+                keep * _KEEP
+                | over * _OVER
+                | durable * _DURABLE
+                | parts * _PARTS
+                | once * _ONCE
+                | (hold_s > 0) * _HOLD
+                | first * _FIRST
+            )
+        self._kept = start  # the memory, while there is a task
+        self.address: int = lib.ofs_value_task_set(
+            c,
+            key,
+            VERBS[verb],
+            flags,
+            start,
+            max(length, 0),
+            filled,
+            int(timeout_s * 1e9),
         )
         if name:
             c.name_bytes = len(name)
             ffi.memmove(ffi.addressof(c, "name"), name, len(name))
-        if timeout_s:
-            c.timeout_ns = int(timeout_s * 1e9)
         if hold_s:
             c.hold_ns, c.due_ns = int(hold_s * 1e9), int(due_s * 1e9)
             c.probability = int(65535 * chance)
-        c.filled, c.committed = (c.length, 1) if filled < 0 else (filled, 0)
 
     @property
     def rc(self) -> int:

@@ -15,10 +15,11 @@ batch, or `weights_id`; and `layout`, for what computes it. With a `model`, obje
 model name are refused. This module imports nothing of LMCache; `OffstageL2` is created on access.
 """
 
+import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -172,7 +173,8 @@ class NativeClient:
 
 class L2:
     """The logic of `OffstageL2`, which also derives from LMCache's interface. `store_result` and
-    `bitmap` are LMCache's classes."""
+    `bitmap` are LMCache's classes. What is told of an end keeps LMCache's objects until then:
+    `byte_array` is their memory and does not own it."""
 
     store_result: Any
     bitmap: Any
@@ -184,7 +186,7 @@ class L2:
         self._client = client_of(settings)
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3)]
         self._lock = threading.Lock()
-        self._tasks = 0
+        self._tasks = itertools.count(1)
         self._stored: dict[int, Any] = {}
         self._looked: dict[int, Any] = {}
         self._loaded: dict[int, Any] = {}
@@ -206,12 +208,12 @@ class L2:
         """Store objects; a task whose last object was not taken has failed."""
         views = [one.byte_array for one in objects]
         sizes = [len(view) for view in views]
-        task = self._next()
+        task = next(self._tasks)
         if not self._keeps(keys):
             self._end("_stored", task, self.store_result(False, 0), 0)
             return task
 
-        def ended(completion: Completion) -> None:
+        def ended(completion: Completion, _: list[Any] = objects) -> None:
             ends = zip(keys, sizes, completion.done, strict=True)
             stored = [(key, size) for key, size, done in ends if done]
             with self._lock:
@@ -221,7 +223,7 @@ class L2:
             done = len(stored) == len(keys)
             self._end("_stored", task, self.store_result(done, sum(grown) if done else 0), 0)
 
-        self._client.put([key_of(key) for key in keys], views, tell=_holding(objects, ended))
+        self._client.put([key_of(key) for key in keys], views, tell=ended)
         return task
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
@@ -234,7 +236,7 @@ class L2:
         """Which objects are there. Those are leased and brought into the tier's memory. Layouts are
         of KV in LMCache's memory, which a `serde` codes before it is stored: sizes count at the
         load, where one of another size is a miss, as one that another process deletes meanwhile."""
-        task = self._next()
+        task = next(self._tasks)
 
         def ended(completion: Completion) -> None:
             self._end("_looked", task, self._bits(completion.done), 1)
@@ -253,16 +255,14 @@ class L2:
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         """Read objects into LMCache's memory."""
-        task = self._next()
+        task = next(self._tasks)
 
-        def ended(completion: Completion) -> None:
+        def ended(completion: Completion, _: list[Any] = objects) -> None:
             read = [key for key, done in zip(keys, completion.done, strict=True) if done]
             self._tell("_notify_keys_accessed", read)
             self._end("_loaded", task, self._bits(completion.done), 2)
 
-        self._client.get(
-            self._names(keys), [one.byte_array for one in objects], tell=_holding(objects, ended)
-        )
+        self._client.get(self._names(keys), [one.byte_array for one in objects], tell=ended)
         return task
 
     def query_load_result(self, task: int) -> Any:
@@ -295,11 +295,6 @@ class L2:
     def _names(self, keys: list[Any]) -> list[bytes]:
         return [key_of(key) for key in keys] if self._keeps(keys) else nobodys(len(keys))
 
-    def _next(self) -> int:
-        with self._lock:
-            self._tasks += 1
-            return self._tasks
-
     def _bits(self, done: list[bool]) -> Any:
         bits = self.bitmap(len(done))
         for index, one in enumerate(done):
@@ -315,16 +310,6 @@ class L2:
         with self._lock:
             getattr(self, results)[task] = result
         self._client.signal(self._fds[kind])
-
-
-def _holding(objects: list[Any], ended: Callable[[Completion], None]) -> Any:
-    """The same end, which keeps LMCache's objects until then: `byte_array` is their memory and does
-    not own it."""
-
-    def told(completion: Completion, _: list[Any] = objects) -> None:
-        ended(completion)
-
-    return told
 
 
 @lru_cache(maxsize=1)

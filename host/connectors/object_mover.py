@@ -19,34 +19,28 @@ from dataclasses import dataclass, field
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.lost import gone
-from offstage.bindings.value_io import ValueTask
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.memory import READS_MAX, Memory
-from offstage.host.connectors.moves import (
-    U8,
-    Kind,
-    Move,
-    State,
-    outcome,
-    task_of,
-    tell_landed,
-    tier_of,
-)
+from offstage.host.connectors.moves import U8, Kind, Move, State, outcome, tier_of
 from offstage.host.fabrics import Fabric
 from offstage.host.link.control import Control
 
 __all__ = ["Mover"]
 
+BLOCKS = [f"blocks_{end}" for end in ENDS]
+OBJECTS = [f"objects_{tier_of(end)}" for end in range(len(ENDS))]
 SERVE_S = 1.0  # longest stay in the fabric
 AWAY = "the tier is away, and engines compute what they need themselves: {}"
 
 
 @dataclass
 class Mover:
-    """`connect` logs in and attaches, given the timeout of a reply; `say` gets messages for the
-    user, a line each; `timeout_s`: limit for a reply of the daemon."""
+    """`connect` logs in and attaches, given the timeout of a reply; `ended` is called once for each
+    move, on the mover's thread; `say` gets messages for the user, a line each; `timeout_s`: limit
+    for a reply of the daemon."""
 
     connect: Callable[[float], tuple[Control, Fabric]]
+    ended: Callable[[Move, State, str], None]
     say: Callable[[str], None]
     timeout_s: float
     late: bool = False
@@ -65,9 +59,8 @@ class Mover:
         self._link = Link(self.connect, self.timeout_s, late=self.late)
         if self._link.lost:
             self.say(AWAY.format(self._link.why))
-        self._live: dict[Move, ValueTask] = {}
-        self._moves: dict[ValueTask, Move] = {}
-        self._cut: dict[Move, ValueTask] = {}  # of `_live`, those whose parts are reported
+        self._live: set[Move] = set()
+        self._cut: set[Move] = set()  # of `_live`, those whose parts are reported
         self._waiting: deque[Move] = deque()  # until others of their registered memory have ended
         self._thread = threading.Thread(target=self._run, name="ofs-objects", daemon=True)
         self._thread.start()
@@ -75,19 +68,19 @@ class Mover:
     # ---- any thread ----
 
     def submit(self, moves: list[Move]) -> None:
-        """Submit moves; each `ended` is called once, on the mover's thread."""
+        """Submit moves."""
         with self._wake:
             if self._link.lost or self._link.pins or self._released or self._stop:
                 self._asked.extend(moves)  # behind what the mover's thread has to do first
                 self._stir()
             else:
-                self._link.values.submit([self._task(move) for move in moves])
+                self._submit(moves)
 
     def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:
         """The first `size` bytes of these puts' buffers may be sent; `commit`: all, and stored."""
         with self._wake:
             for move in moves:
-                move.filled, move.committed = size, commit
+                move.fill(size, commit=commit)
             self._filled.extend(moves)
             self._stir()
 
@@ -184,14 +177,12 @@ class Mover:
     def _go_on(self, move: Move) -> None:
         """More of a put is filled, or it is committed or dropped."""
         move.dropped = move.dropped or (self._stop and not move.committed)
-        task = self._live.get(move)
-        if task is None:
+        if move not in self._live:
             return  # it has ended, or has not begun
         if move.dropped:
-            self._link.values.drop(task)
+            self._link.values.drop(move)
         else:
-            size = move.size if move.committed else max(move.filled, 0)
-            self._link.values.fill(task, size, commit=move.committed)
+            self._link.values.fill(move, move.filled, commit=move.committed)
 
     def _turn(self) -> None:
         if self._link.lost and not self._is_back():
@@ -200,20 +191,21 @@ class Mover:
         ended = self._link.values.serve(SERVE_S)
         if any(task.rc == -errno.EPIPE for task in ended):
             gone(-errno.EPIPE, "moving objects")  # all that is live ends as AWAY
-        for task in ended:
-            self._ended(self._moves.pop(task), task)
+        for move in ended:
+            assert isinstance(move, Move)
+            self._ended(move)
         if self._cut:
             with self._wake:
-                landing = list(self._cut.items())
-            for move, task in landing:
-                tell_landed(move, task.landed)
+                landing = list(self._cut)
+            for move in landing:
+                move.land(move.landed)
 
     def _begin(self) -> None:
         """Hand waiting moves to the fabric: of reads into memory that is registered for them alone
         only as many as it has room for."""
         if not self._waiting:
             return
-        room, begun = READS_MAX, list[ValueTask]()
+        room, begun = READS_MAX, list[Move]()
         if self._link.pins:
             room -= sum(bool(move.pinned) for move in self._live)
         while self._waiting and (room > 0 or not self._link.pins):
@@ -227,55 +219,54 @@ class Mover:
                 self._end(move, State.REFUSED, str(error))
                 continue
             room -= bool(move.pinned)
-            begun.append(self._task(move))
-        self._link.values.submit(begun)
+            move.begin()
+            begun.append(move)
+        self._submit(begun)
 
     def _pin(self, move: Move) -> None:
-        if move.kind is Kind.GET and self._link.pins and move.buffer is not None:
-            pinned = self._memory.to_pin(move.buffer)
+        if move.kind is Kind.GET and self._link.pins and move.memory is not None:
+            pinned = self._memory.to_pin(move.memory)
             for one in pinned:
                 self._link.fabric.register(one)
             move.pinned = pinned
 
-    def _task(self, move: Move, *, held: bool = True) -> ValueTask:
-        task = task_of(move, held=held)
-        self._live[move], self._moves[task] = task, move
-        if move.cuts:
-            self._cut[move] = task
-        return task
+    def _submit(self, moves: list[Move]) -> None:
+        self._live.update(moves)
+        self._cut.update(move for move in moves if move.cuts)
+        self._link.values.submit(moves)
 
-    def _ended(self, move: Move, task: ValueTask) -> None:
-        del self._live[move]
-        self._cut.pop(move, None)
+    def _ended(self, move: Move) -> None:
+        self._live.remove(move)
+        self._cut.discard(move)
         for one in move.pinned:
             self._link.fabric.unregister(one)
-        if task.rc == -errno.EBUSY and move.kind is Kind.LOOK:
+        if move.rc == -errno.EBUSY and move.kind is Kind.LOOK:
             # It is looked up all the same, where no session is left to lease it.
-            self._link.values.submit([self._task(move, held=False)])
+            self._submit([move.unheld()])
             return
-        state, why = outcome(move, task)
+        state, why = outcome(move)
         if move.kind is Kind.GET:
-            ends = task.ends
-            for end, count in zip(ENDS, ends, strict=True):
+            worst = 0
+            for end, count in enumerate(move.ends):
                 if count:
-                    self.counts[f"blocks_{end}"] += count
+                    self.counts[BLOCKS[end]] += count
+                    worst = end
             if state is State.DONE:
-                self.counts[f"objects_{tier_of(ends)}"] += 1
-            tell_landed(move, task.landed)
+                self.counts[OBJECTS[worst]] += 1
+            move.land(move.landed)
         self._end(move, state, why)
 
     def _end(self, move: Move, state: State, why: str) -> None:
-        kind = move.kind.value
-        self.counts[f"{kind}_{state.value}"] += 1
-        if state is State.DONE and move.buffer is not None:
-            self.counts[f"{kind}_bytes"] += move.size
-        move.ended(move, state, why)
-        tell_landed(move, 0, ended=True)
+        self.counts[f"{move.kind}_{state}"] += 1
+        if state is State.DONE and move.memory is not None:
+            self.counts[f"{move.kind}_bytes"] += move.size
+        self.ended(move, state, why)
+        move.land(0, ended=True)
 
     def _lose(self, error: Exception) -> None:
         self.say(AWAY.format(error))
         with self._wake:
-            live, self._live, self._moves, self._cut = list(self._live), {}, {}, {}
+            live, self._live, self._cut = list(self._live), set(), set()
             self._link.lose()  # before engines learn of it, who use their memory again
         self._fail(live, str(error))
 

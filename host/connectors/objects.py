@@ -21,13 +21,13 @@ frozen or the drive slow. Nothing is written into its buffer after that.
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.late import counters
-from offstage.host.connectors.moves import Kind, Move, State
+from offstage.host.connectors.moves import Batch, Completion, Kind, Landed, Move, State
 from offstage.host.connectors.object_mover import Mover
 from offstage.host.endpoint import Endpoint
 
@@ -46,43 +46,6 @@ LAYOUT_BYTES = 256  # size of the object that stores a model's layout
 WITHIN_MIN_S = 0.001  # limit used when the given one has already passed
 QUIET_S = 10.0  # interval between log lines of one kind; those between are counted
 log = logging.getLogger("offstage.connectors")
-Landed = Callable[[int, frozenset[int]], None]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A completed batch: `states` of its objects in the given order, and the reasons of those that
-    are neither DONE nor ABSENT. `first_s`: when the first of them was DONE, of the monotonic clock;
-    None: none was."""
-
-    ticket: int
-    states: tuple[State, ...]
-    reasons: tuple[str, ...]
-    first_s: float | None = None
-
-    @property
-    def done(self) -> list[bool]:
-        """Which of them are DONE."""
-        return [state is State.DONE for state in self.states]
-
-
-@dataclass
-class _Batch:
-    ticket: int
-    states: list[State]
-    reasons: list[str]
-    left: int
-    tell: "Callable[[Completion], None] | None"
-    parts: list[int]  # objects that have each still to come
-    landed: "Landed | None"
-    lost: set[int]  # objects that have ended otherwise than DONE
-    first_s: float | None = None  # when one ended as DONE
-
-    def part(self, move: Move, part: int) -> None:
-        """On the mover's thread: one object has it, or will not have it."""
-        self.parts[part] -= 1
-        if self.parts[part] == 0 and self.landed is not None:
-            self.landed(part, frozenset(self.lost))
 
 
 class Stream:
@@ -121,14 +84,18 @@ class ObjectClient:
                 f"choose one of {', '.join(FABRICS)}",
             )
         self.endpoint = endpoint
-        self._space = hashlib.blake2b(f"{model}\0{layout}".encode(), digest_size=32).digest()
+        self._space = _named(
+            hashlib.blake2b(f"{model}\0{layout}".encode(), digest_size=32).digest()
+        )
         self._lock = threading.Lock()
-        self._tickets, self._late = 0, counters()
-        self._ended: deque[Completion] = deque()
+        self._tickets, self._late = itertools.count(1), counters()
+        self._completed: deque[Completion] = deque()
         self._said: dict[str, tuple[float, int]] = {}
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._mover = Mover(endpoint.connect, log.warning, endpoint.timeout_s, late)
+            self._mover = Mover(
+                endpoint.connect, self._ended, log.warning, endpoint.timeout_s, late
+            )
         except BaseException:
             os.close(self.fd)
             raise
@@ -148,7 +115,7 @@ class ObjectClient:
         buffers: Sequence[Any],
         *,
         cuts: Sequence[int] = (),
-        landed: "Landed | None" = None,
+        landed: Landed | None = None,
         **more: Any,
     ) -> int:
         """Read objects of the buffers' sizes into them. One that is not DONE may hold anything.
@@ -166,12 +133,12 @@ class ObjectClient:
             **more,
         )
 
-    def stream(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> "Stream":
+    def stream(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> Stream:
         """A put of buffers that are filled incrementally, by calls of `Stream`. The filled part is
         sent while the rest is computed; the objects are absent until the commit."""
-        _, moves = self._moves(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
-        for move in moves:
-            move.filled, move.committed = 0, False
+        _, moves = self._moves(
+            Kind.PUT, keys, [_as_bytes(one) for one in buffers], filled=0, **more
+        )
         self._mover.submit(moves)
         return Stream(self._mover, moves)
 
@@ -217,8 +184,8 @@ class ObjectClient:
     def drain(self) -> list[Completion]:
         """Completed batches that were submitted without `tell`; does not wait."""
         with self._lock:
-            ended = list(self._ended)
-            self._ended.clear()
+            ended = list(self._completed)
+            self._completed.clear()
             try:
                 os.eventfd_read(self.fd)
             except BlockingIOError:
@@ -258,7 +225,9 @@ class ObjectClient:
 
     def name(self, key: bytes) -> bytes:
         """The 16 bytes that name an object to the daemon."""
-        return hashlib.blake2b(key, digest_size=16, key=self._space).digest()
+        hashed = self._space.copy()
+        hashed.update(key)
+        return hashed.digest()
 
     def counts(self) -> dict[str, int]:
         """Objects by operation and end, bytes, and blocks read by how the tier had them."""
@@ -302,7 +271,7 @@ class ObjectClient:
         *,
         sizes: Sequence[int] | None = None,
         tell: Callable[[Completion], None] | None = None,
-        landed: "Landed | None" = None,
+        landed: Landed | None = None,
         within_s: float | None = None,
         **more: Any,
     ) -> tuple[int, list[Move]]:
@@ -312,70 +281,41 @@ class ObjectClient:
         assert sizes is None or len(sizes) == count
         if any(len(one) == 0 for one in buffers or ()):
             raise BadInput("an object is empty", "objects", "leave it out")
-        with self._lock:
-            self._tickets += 1
-            ticket = self._tickets
-        cuts = more.get("cuts", ())
         if kind in (Kind.GET, Kind.LOOK):
             bound_s = self.endpoint.patience_s if within_s is None else within_s
             more["within_s"] = max(bound_s, WITHIN_MIN_S)
-        batch = _Batch(
-            ticket,
-            [State.AWAY] * count,
-            [""] * count,
-            count,
-            tell,
-            [count] * len(cuts),
-            landed,
-            set(),
-        )
-        moves = []
-        for i, key in enumerate(keys):
-            buffer = None if buffers is None else buffers[i]
-            size = 0 if sizes is None else sizes[i]
-            size = size if buffer is None else len(buffer)
-            moves.append(
-                Move(
-                    kind,
-                    self.name(key),
-                    key.hex()[:32],
-                    size,
-                    self._end_of(batch, i),
-                    buffer,
-                    landed=batch.part,
-                    **more,
-                )
-            )
+        batch = Batch(next(self._tickets), keys, tell, len(more.get("cuts", ())), landed)
+        if buffers is not None:
+            moves = [
+                Move(batch, i, kind, self.name(key), len(buffers[i]), buffers[i], **more)
+                for i, key in enumerate(keys)
+            ]
+        else:
+            moves = [
+                Move(batch, i, kind, self.name(key), sizes[i] if sizes else 0, **more)
+                for i, key in enumerate(keys)
+            ]
         if not moves:
             self._finish(batch)
-        return ticket, moves
+        return batch.ticket, moves
 
-    def _end_of(self, batch: _Batch, index: int) -> Callable[[Move, State, str], None]:
-        def ended(move: Move, state: State, what: str) -> None:
-            batch.states[index], batch.reasons[index] = state, what
-            batch.left -= 1
-            if state is not State.DONE:
-                batch.lost.add(index)
-            elif batch.first_s is None:
-                batch.first_s = time.monotonic()
-            if state is State.LATE and move.kind in self._late:
-                self._late[move.kind].inc()
-            if state in (State.UNREADABLE, State.REFUSED, State.LATE):
-                self._say(f"{move.kind.value} {state.value}", f"object {move.label}: {what}")
-            if batch.left == 0:
-                self._finish(batch)
+    def _ended(self, move: Move, state: State, what: str) -> None:
+        batch = move.batch
+        batch.end(move.index, state, what)
+        if state is State.LATE and move.kind in self._late:
+            self._late[move.kind].inc()
+        if state in (State.UNREADABLE, State.REFUSED, State.LATE):
+            key = batch.keys[move.index].hex()[:32]
+            self._say(f"{move.kind} {state}", f"object {key}: {what}")
+        if batch.left == 0:
+            self._finish(batch)
 
-        return ended
-
-    def _finish(self, batch: _Batch) -> None:
-        completion = Completion(
-            batch.ticket, tuple(batch.states), tuple(batch.reasons), batch.first_s
-        )
+    def _finish(self, batch: Batch) -> None:
         if batch.tell is not None:
-            batch.tell(completion)
+            batch.tell(batch)
             return
         with self._lock:
-            self._ended.append(completion)
+            self._completed.append(batch)
         self.signal(self.fd)
 
     def _say(self, kind: str, what: str) -> None:
@@ -395,7 +335,7 @@ class ObjectClient:
         ours = np.zeros(LAYOUT_BYTES, np.uint8)
         encoded = text.encode()[:LAYOUT_BYTES]
         ours[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-        space, self._space = self._space, hashlib.blake2b(b"offstage layout").digest()[:32]
+        space, self._space = self._space, _named(hashlib.blake2b(b"offstage layout").digest()[:32])
         key = model.encode()
         found = np.zeros(LAYOUT_BYTES, np.uint8)
         state = self.wait(self.get, [key], [found]).states[0]
@@ -411,6 +351,11 @@ class ObjectClient:
         if state not in (State.AWAY, State.LATE) and not np.array_equal(found, ours):
             self.wait(self.put, [key], [ours])
         self._space = space
+
+
+def _named(space: bytes) -> "hashlib.blake2b":
+    """The hash of a key of this space, before its first byte."""
+    return hashlib.blake2b(digest_size=16, key=space)
 
 
 def _as_bytes(buffer: Any) -> NDArray[np.uint8]:

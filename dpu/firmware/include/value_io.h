@@ -75,6 +75,7 @@ struct ofs_value_task {
 	uint64_t due_ns;      /* HOLD: it will be read in so long, */
 	uint32_t probability; /* with this chance in 65535; 0: nothing is said of that */
 	void *user;           /* whatever it is to the caller */
+	struct iovec part;    /* memory in one part, if `iovecs` points here: ofs_value_task_set */
 	/* out */
 	int32_t rc;                   /* 0 or -errno */
 	uint64_t value_length;        /* of the value that is there; 0: none. LIST: keys listed */
@@ -107,6 +108,12 @@ int ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint
 	uint64_t timeout_ns);
 /* Nothing of a task is used after it; sessions end with the port. */
 void ofs_value_io_close(struct ofs_value_io *io);
+/*
+ * What most tasks need, into one of zeros. `key`: 16 bytes. `memory`: `length` bytes in one part, or
+ * NULL. `filled`: of a store; below 0, all of it, and it is committed. Returns the task's address.
+ */
+uint64_t ofs_value_task_set(struct ofs_value_task *task, const uint8_t *key, uint32_t verb,
+	uint32_t flags, void *memory, uint64_t length, int64_t filled, uint64_t timeout_ns);
 /* Any thread: takes over a task, which begins with the next turn. -EINVAL: a verb that no task has,
  * or no memory for its length; a LIST needs OFS_LIST_HEAD_BYTES. */
 int ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task);

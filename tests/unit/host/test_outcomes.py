@@ -2,9 +2,10 @@
 
 import errno
 
+import numpy as np
 import pytest
 
-from offstage.host.connectors.moves import Kind, Move, State, outcome, task_of
+from offstage.host.connectors.moves import Batch, Kind, Move, State, outcome
 
 DONE, ABSENT, UNREADABLE, REFUSED = State.DONE, State.ABSENT, State.UNREADABLE, State.REFUSED
 PUT, GET, LOOK, DELETE = Kind.PUT, Kind.GET, Kind.LOOK, Kind.DELETE
@@ -36,8 +37,8 @@ PUT, GET, LOOK, DELETE = Kind.PUT, Kind.GET, Kind.LOOK, Kind.DELETE
 )
 def test_of_each_end(kind: Kind, code: int, length: int, state: State, word: str) -> None:
     """What was wrong is said, unless the state says it."""
-    move = Move(kind, bytes(16), "", 5, lambda *_: None)
-    task = task_of(move)
-    task.c.rc, task.c.value_length = -code, length
-    found, why = outcome(move, task)
+    memory = np.zeros(5, np.uint8) if kind in (PUT, GET) else None
+    move = Move(Batch(1, [b"key"]), 0, kind, bytes(16), 5, memory)
+    move.c.rc, move.c.value_length = -code, length
+    found, why = outcome(move)
     assert found is state and bool(why) == bool(word) and word in why

@@ -93,6 +93,25 @@ opens(const struct ofs_value_task *task)
 	return task->verb == OFS_VALUE_STORE || task->verb == OFS_VALUE_RETRIEVE;
 }
 
+uint64_t
+ofs_value_task_set(struct ofs_value_task *task, const uint8_t *key, uint32_t verb, uint32_t flags,
+	void *memory, uint64_t length, int64_t filled, uint64_t timeout_ns)
+{
+	memcpy(&task->key, key, sizeof(task->key));
+	task->verb = verb;
+	task->flags = flags;
+	task->length = length;
+	if (memory != NULL) {
+		task->part = (struct iovec){memory, length};
+		task->iovecs = &task->part;
+		task->iovec_count = 1;
+	}
+	task->filled = filled < 0 ? length : (uint64_t)filled;
+	task->committed = filled < 0;
+	task->timeout_ns = timeout_ns;
+	return (uint64_t)(uintptr_t)task;
+}
+
 int
 ofs_value_io_submit(struct ofs_value_io *io, struct ofs_value_task *task)
 {

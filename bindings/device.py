@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD, Policy, filled_policy, work_by_event
-from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFull
 from offstage.bindings.figures import (
     DeviceStatus,
     DmaTotals,
@@ -35,6 +35,11 @@ MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
 FOR_EVER = 2**64 - 1
 RECORDS_MAX = 65_536  # taken from the ring in one call
 MOMENTS_MAX = 16_384  # likewise
+KEPT = {
+    errno.EMSGSIZE: ("a value in the store is longer than a session", "limits.context_tokens"),
+    errno.ENOSPC: ("the store has more than twice as many values", "limits.values"),
+}
+"""Values that a smaller limit would cost, and which limit it is."""
 LOG_BYTES_MAX = 262_144  # most bytes that the firmware returns in one call
 
 
@@ -93,14 +98,18 @@ class FirmwareDevice:
         rc = lib.ofs_device_tenant_add(self._device, config, tenant)
         check_rc(rc, "adding a tenant", "[[tenant]]")
         rc = lib.ofs_device_restore(self._device, tenant[0])
+        if -rc in KEPT:
+            raise BadInput(*KEPT[-rc], "raise it to what it was, or give another storage.path")
         check_rc(rc, "recovering a tenant's blocks", "[[tenant]]")
         return int(tenant[0])
 
-    def values_unnamed(self) -> int:
-        """Values that the store had and no key of: no list has them."""
+    def values_unserved(self) -> dict[str, int]:
+        """By the event that tells of it: values that the store had and no key of, which no list
+        has; and blocks of values that are not served, until `limits.chunks` is raised."""
         count: Any = ffi.new("uint32_t *")
-        check_rc(lib.ofs_device_value_unnamed(self._device, count), "counting values")
-        return int(count[0])
+        blocks: Any = ffi.new("uint64_t *")
+        check_rc(lib.ofs_device_value_unnamed(self._device, count, blocks), "counting values")
+        return {"values_unnamed": int(count[0]), "values_left_out": int(blocks[0])}
 
     def tenant_share(
         self,

@@ -244,8 +244,9 @@ class Daemon:
                 )
             )
             give(self.device, tenants[-1], tenant)
-        if (unnamed := self.device.values_unnamed()) > 0:  # a list leaves them out
-            self.log.info("values_unnamed", count=unnamed)
+        for event, count in self.device.values_unserved().items():
+            if count > 0:
+                self.log.info(event, count=count)
         return tenants
 
     def ready(self) -> dict[str, str | int]:

@@ -166,12 +166,27 @@ def check_secrets(config: Config, runtime_dir: Path) -> None:
             continue
         copy = runtime_dir / f"{tenant.name}.secret"
         there = f"cp {copy} {kept}" if copy.exists() else "put it back from a copy"
+        other = _secret_of_another(config, beside, runtime_dir)
+        if other is not None and not copy.exists():
+            raise BadInput(
+                f"the store holds blocks of another tenant than {tenant.name!r}: {other} is there",
+                str(kept),
+                "give the tenant the name in that, or another storage.path",
+            )
         raise BadInput(
             f"the secret of the tenant {tenant.name!r} is gone, and the store holds blocks that "
             "only it finds",
             str(kept),
             f"{there}, or remove {beside} to begin with an empty store",
         )
+
+
+def _secret_of_another(config: Config, beside: str, runtime_dir: Path) -> Path | None:
+    """A secret beside the store whose tenant is not configured."""
+    named = {_kept_at(tenant, beside, runtime_dir) for tenant in config.tenants}
+    pattern = _kept_at(Tenant(name="*"), beside, runtime_dir)
+    found = sorted(set(pattern.parent.glob(pattern.name)) - named)
+    return found[0] if found else None
 
 
 def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) -> None:

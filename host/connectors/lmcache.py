@@ -173,7 +173,7 @@ class NativeClient:
 
 class L2:
     """The logic of `OffstageL2`, which also derives from LMCache's interface. `store_result` and
-    `bitmap` are LMCache's classes. What is told of an end keeps LMCache's objects until then:
+    `bitmap` are LMCache's classes. Each `ended` keeps LMCache's objects until it is called:
     `byte_array` is their memory and does not own it."""
 
     store_result: Any

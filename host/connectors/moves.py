@@ -160,7 +160,7 @@ class Move(ValueTask):
 
     def land(self, size: int, *, ended: bool = False) -> None:
         """Report the parts that end within the first `size` bytes, in order; at the end all of
-        them, whatever the outcome. A part is told of when no object of the batch has it still to
+        them, whatever the outcome. The batch reports a part when no object of it has that still to
         come."""
         batch = self.batch
         while self.told < len(self.cuts) and (ended or self.cuts[self.told] <= size):

@@ -247,6 +247,11 @@ def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> N
     line = refused(tmp_path)
     assert "secret of the tenant 'red' is gone" in line and f"cp {tmp_path}/run/red.secret" in line
     assert not kept.exists()
+    (tmp_path / "run/red.secret").rename(tmp_path / "copy")
+    (tmp_path / "store.ofs.green.secret").write_text("cd" * 32)
+    line = refused(tmp_path)
+    assert "of another tenant than 'red'" in line and "store.ofs.green.secret is there" in line
+    (tmp_path / "copy").rename(tmp_path / "run/red.secret")
     kept.write_text("ab" * 32)
     kept.chmod(0o600)
     line = refused(tmp_path)

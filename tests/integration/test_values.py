@@ -19,7 +19,7 @@ from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
 from smallest_fabric import SmallestFabric
 
 import offstage
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.value_io import ValueTask
 from offstage.host.endpoint import Endpoint
 from offstage.host.values import Values
@@ -166,6 +166,31 @@ def test_a_tenant_leaves_the_other_its_sessions(tmp_path: Path, fabric: str) -> 
         assert blue.retrieve(key(1)) == data(1) and blue.store(key(2), data(2))
         with control, opened, pytest.raises(OffstageError, match="its 8 sessions"):
             control.session_open(select_blocks=1)
+
+
+def test_a_smaller_limit_costs_no_value(tmp_path: Path) -> None:
+    """Values for which a restarted daemon has no room keep it from starting, unless the table takes
+    them all the same; nothing is lost either way."""
+    stored = {key(number): data(number) for number in range(20)}
+    with running(tmp_path) as tier, values(tier) as mine:
+        for name, value in stored.items():
+            mine.store(name, value)
+    for limit, small in (("context_tokens", "16"), ("values", "4")):
+        with (
+            pytest.raises(OffstageError, match=rf"limits\.{limit}: .*raise it") as error,
+            daemon(tmp_path, (TENANT, OTHER), **{f"limits__{limit}": small}),
+        ):
+            pass
+        assert "Traceback" not in str(error.value)
+    few = daemon(tmp_path, (TENANT, OTHER), limits__chunks="16", limits__context_tokens="512")
+    with few as tier, values(tier) as mine:
+        assert 0 < mine.lengths(list(stored)).count(-1) < len(stored)
+        assert '"event": "values_left_out"' in tier.log.read_text()
+    with daemon(tmp_path, (TENANT, OTHER), limits__values="16") as tier, values(tier) as mine:
+        with pytest.raises(StoreFull):
+            mine.store(key(99), b"x")
+        for name, value in stored.items():
+            assert mine.retrieve(name) == value
 
 
 @pytest.mark.parametrize("fabric", ["shm", "zmq"])

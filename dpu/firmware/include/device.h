@@ -339,7 +339,11 @@ int ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped);
  * them, they are retried each second.
  */
 int ofs_device_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left);
-/* Once per tenant, before hosts attach: registers with the core what the store recovered. */
+/*
+ * Once per tenant, before hosts attach: registers with the core what the store recovered.
+ * -EMSGSIZE, -ENOSPC: a value is longer than a session, or there are over twice value_max; none was
+ * deleted.
+ */
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 /*
  * Opens a port for one host, reached over `fabric`: a side of port.h ("shm"). The caller closes
@@ -447,8 +451,9 @@ int ofs_device_value_end(struct ofs_device *device, uint32_t count,
 int ofs_device_value_listed(struct ofs_device *device, uint32_t listed);
 /* How many values notes wait for. */
 int ofs_device_value_waiting(struct ofs_device *device, uint32_t *count);
-/* Values that the store had at open and no name of: a LIST leaves them out. */
-int ofs_device_value_unnamed(struct ofs_device *device, uint32_t *count);
+/* Values that the store had at open and no name of: a LIST leaves them out. `left_out`: blocks of
+ * values that are not served since the core takes too few chunks; they stay in the store. */
+int ofs_device_value_unnamed(struct ofs_device *device, uint32_t *count, uint64_t *left_out);
 /* Times of the stages since the last reset: [OFS_STAGE_COUNT]; the host's stages are empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,

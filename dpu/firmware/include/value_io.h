@@ -109,8 +109,8 @@ int ofs_value_io_open(struct ofs_value_io **out, struct ofs_driver *driver, uint
 /* Nothing of a task is used after it; sessions end with the port. */
 void ofs_value_io_close(struct ofs_value_io *io);
 /*
- * What most tasks need, into one of zeros. `key`: 16 bytes. `memory`: `length` bytes in one part, or
- * NULL. `filled`: of a store; below 0, all of it, and it is committed. Returns the task's address.
+ * What most tasks need, into one of zeros. `key`: 16 bytes. `memory`: `length` bytes in one part,
+ * or NULL. `filled`: of a store; below 0, all of it, and it is committed. Returns the address.
  */
 uint64_t ofs_value_task_set(struct ofs_value_task *task, const uint8_t *key, uint32_t verb,
 	uint32_t flags, void *memory, uint64_t length, int64_t filled, uint64_t timeout_ns);

@@ -228,11 +228,13 @@ test_a_value_without_a_name_serves_and_is_left_out(void)
 {
 	struct library library;
 	uint32_t unnamed = 9;
+	uint64_t left_out = 9;
 
 	library_open(&library, 2);
 	assert(change(&library, 0, 0, 1, OFS_VALUE_STORE, false) == 0);
 	assert(change(&library, 0, 0, 2, OFS_VALUE_STORE, true) == 0);
-	assert(ofs_device_value_unnamed(library.world.device, &unnamed) == 0 && unnamed == 0);
+	assert(
+		ofs_device_value_unnamed(library.world.device, &unnamed, &left_out) == 0 && unnamed == 0);
 	for (uint32_t i = 0; i < 2; i++) {
 		memset(seen, 0, sizeof(seen));
 		list(&library, 0, 0, KEYS, LIST_BYTES);
@@ -240,13 +242,15 @@ test_a_value_without_a_name_serves_and_is_left_out(void)
 		assert(change(&library, 0, 0, 1, OFS_VALUE_EXIST, true) == 0);
 		cut(&library);
 	}
-	assert(ofs_device_value_unnamed(library.world.device, &unnamed) == 0 && unnamed == 1);
+	assert(
+		ofs_device_value_unnamed(library.world.device, &unnamed, &left_out) == 0 && unnamed == 1);
 	assert(change(&library, 0, 0, 1, OFS_VALUE_STORE, true) == 0);
 	cut(&library);
 	memset(seen, 0, sizeof(seen));
 	list(&library, 0, 0, KEYS, LIST_BYTES);
 	assert(seen[1] && seen[2]);
-	assert(ofs_device_value_unnamed(library.world.device, &unnamed) == 0 && unnamed == 0);
+	assert(
+		ofs_device_value_unnamed(library.world.device, &unnamed, &left_out) == 0 && unnamed == 0);
 	library_close(&library);
 }
 

@@ -62,8 +62,8 @@ class FakeDevice(Device):
         self.tenants.append(secret)
         return len(self.tenants) - 1
 
-    def values_unnamed(self) -> int:
-        return 0
+    def values_unserved(self) -> dict[str, int]:
+        return {}
 
     def tenant_share(
         self,

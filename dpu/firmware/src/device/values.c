@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ROOM_MIN 16        /* entries */
 #define STEP_NS 1000000ull /* of a session that has no pace of its own */
 #define STORE_FLAGS (uint32_t)(OFS_VALUE_KEEP | OFS_VALUE_OVER | OFS_VALUE_DURABLE)
 
@@ -186,7 +187,7 @@ int
 ofs_device_open_values(struct ofs_device *device)
 {
 	struct ofs_values *values = &device->values;
-	uint64_t room = 2;
+	uint64_t room = ROOM_MIN;
 
 	for (uint32_t i = 0; i < OFS_LIST_COUNT; i++)
 		values->firsts[i] = values->lasts[i] = OFS_NONE;

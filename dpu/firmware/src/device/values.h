@@ -75,7 +75,8 @@ struct ofs_values {
 	uint32_t news;                /* bits of lists that are not empty; under the mailbox's mutex */
 	bool listed;                  /* what has no entry is not in the archive either */
 	uint64_t generation;          /* the last one given, or seen */
-	uint32_t unnamed;             /* values without a name that were found at open */
+	uint32_t unnamed;             /* values without a name that were found at open; blocks */
+	uint64_t left_out;            /* of values of which the core does not take all chunks */
 	uint32_t swept;               /* where the search for entries without blocks goes on */
 	struct ofs_value_told *told;  /* of one command */
 	struct ofs_chunk_info *infos; /* [session_chunk_max] of the session that was begun last */

@@ -42,7 +42,9 @@ DOCA_STABLE void doca_pe_clear_notification(struct doca_pe *pe, doca_notificatio
  * NOT_CONNECTED: its device is no longer bound. */
 DOCA_STABLE doca_error_t doca_task_submit(struct doca_task *task);
 DOCA_STABLE doca_error_t doca_task_submit_ex(struct doca_task *task, uint32_t flags);
-/* Also from inside its callback. Of a task in flight, or freed before: no effect but a line. */
+/* Also from inside its callback. Of a task in flight, or of one freed before: no effect but a line on
+ * standard error. That holds until its memory is allocated again, which takes what was freed longest
+ * ago, or until its context is started again or destroyed. */
 DOCA_STABLE void doca_task_free(struct doca_task *task);
 DOCA_STABLE doca_error_t doca_task_get_user_data(const struct doca_task *task,
 	union doca_data *user_data);

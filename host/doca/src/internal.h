@@ -105,9 +105,9 @@ struct doca_kv_io {
 	uint32_t num_tasks;
 	kv_callback completed[KV_OP_COUNT];
 	kv_callback failed[KV_OP_COUNT];
-	struct doca_task *tasks; /* [num_tasks] while it runs */
-	uint32_t task_next;      /* where to look for a free one */
-	uint32_t task_count;     /* allocated */
+	struct doca_task *tasks;    /* [num_tasks], until it is started again or destroyed */
+	struct ofs_task_queue free; /* of them, the one freed first at its head */
+	uint32_t task_count;        /* allocated */
 	uint32_t flying_count;
 	struct doca_kv_dev *dev;                       /* NULL: none is bound */
 	struct kv_link *link;                          /* NULL: not connected */

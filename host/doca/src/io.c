@@ -116,10 +116,11 @@ doca_kv_io_bind_dev(struct doca_kv_io *io, struct doca_kv_dev *kv_dev)
 		return DOCA_ERROR_BAD_STATE;
 	if (io->dev != NULL)
 		return DOCA_ERROR_IN_USE;
-	rc = kv_link_open(&io->link, kv_dev);
+	rc = kv_link_open(&io->link, kv_dev, KV_BIND_NS, NULL);
 	if (rc != 0)
 		return kv_error_of(rc);
 	io->dev = kv_dev;
+	io->again_ns = 0;
 	kv_dev->bound_count++;
 	return DOCA_SUCCESS;
 }
@@ -191,6 +192,7 @@ allocate(struct doca_kv_io *io, struct doca_kv_dev *dev, enum kv_op op, union do
 		return DOCA_ERROR_FULL;
 	task = value->user;
 	*task = (struct doca_task){.io = io, .dev = dev, .op = op, .state = KV_NEW};
+	task->status = DOCA_ERROR_IN_PROGRESS;
 	task->user_data = user_data;
 	io->task_count++;
 	*out = task;
@@ -229,6 +231,18 @@ has_value(const struct doca_task *task)
 	return bytes >= task->value_len;
 }
 
+static doca_error_t
+check(const struct doca_task *task)
+{
+	if (task->io->dev != task->dev)
+		return DOCA_ERROR_NOT_CONNECTED;
+	if (task->key_len == 0 || (task->op != KV_EXIST && !has_value(task)))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
+		return DOCA_ERROR_TOO_BIG;
+	return DOCA_SUCCESS;
+}
+
 doca_error_t
 kv_submit(struct doca_task *task, bool flush)
 {
@@ -236,12 +250,9 @@ kv_submit(struct doca_task *task, bool flush)
 
 	if (task->state != KV_NEW && task->state != KV_OVER)
 		return DOCA_ERROR_BAD_STATE;
-	if (io->dev != task->dev)
-		return DOCA_ERROR_NOT_CONNECTED;
-	if (task->key_len == 0 || (task->op != KV_EXIST && !has_value(task)))
-		return DOCA_ERROR_INVALID_VALUE;
-	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
-		return DOCA_ERROR_TOO_BIG;
+	task->status = check(task);
+	if (task->status != DOCA_SUCCESS)
+		return task->status;
 	task->state = KV_FLYING;
 	task->value = (struct ofs_value_task){.user = task};
 	io->flying_count++;
@@ -264,7 +275,7 @@ void
 kv_free(struct doca_task *task)
 {
 	if (task->state == KV_FREE || task->state == KV_FLYING) {
-		kv_say("a task was freed %s", task->state == KV_FREE ? "twice" : "in flight");
+		kv_say(NULL, "a task was freed %s", task->state == KV_FREE ? "twice" : "in flight");
 		return;
 	}
 	task->state = KV_FREE;

@@ -378,14 +378,14 @@ def test_a_durable_volume_is_there_after_a_kill(tmp_path: Path, library: tuple[A
 
 
 def test_the_program_of_the_page(tmp_path: Path, library: tuple[Any, Any]) -> None:
-    """It builds by pkg-config as the page says, and stores."""
+    """It builds by pkg-config as the page says, stores, and frees all that it creates."""
     root = Path(__file__).parents[2]
     page = (root / "docs/how-to/cmx.md").read_text()
     (tmp_path / "client.c").write_text(page.partition("```c client.c\n")[2].partition("```")[0])
     built = root / "host/doca/build"
     flags = "$(pkg-config --cflags --libs doca-kv)"
-    words = f"cc -Wall -Werror client.c {flags} -Wl,-rpath,{built} -o client"
-    env = {**os.environ, "LD_PRELOAD": "", "PKG_CONFIG_PATH": str(built)}
+    words = f"cc -Wall -Werror -fsanitize=leak client.c {flags} -Wl,-rpath,{built} -o client"
+    env = {**os.environ, "LD_PRELOAD": "", "PKG_CONFIG_PATH": str(built), "LSAN_OPTIONS": ""}
     subprocess.run(["make", "-s", "-C", str(root / "host/doca")], check=True, env=env)
     subprocess.run(["sh", "-c", words], check=True, cwd=tmp_path, env=env)
     with daemon(tmp_path, **OPTIONS) as tier:

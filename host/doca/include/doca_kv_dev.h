@@ -25,6 +25,7 @@ DOCA_EXPERIMENTAL doca_error_t doca_kv_dev_get_size(const struct doca_kv_dev *kv
 	uint64_t *size);
 DOCA_EXPERIMENTAL doca_error_t doca_kv_dev_get_max_key_len(const struct doca_kv_dev *kvdev,
 	uint16_t *max_key_len);
+/* As the daemon said when a context last connected to it. */
 DOCA_EXPERIMENTAL doca_error_t doca_kv_dev_get_max_value_len(const struct doca_kv_dev *kvdev,
 	uint32_t *max_value_len);
 

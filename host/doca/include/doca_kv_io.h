@@ -12,6 +12,7 @@
  *   exist     error in every case: ALREADY_EXIST there, NOT_FOUND absent
  *
  * and for each INVALID_VALUE, IO_FAILED, TIME_OUT. A store replaces what the key had in one step.
+ * No call deletes a value.
  */
 #ifndef DOCA_KV_IO_H
 #define DOCA_KV_IO_H
@@ -46,7 +47,8 @@ DOCA_EXPERIMENTAL struct doca_ctx *doca_kv_io_as_ctx(struct doca_kv_io *io);
 DOCA_EXPERIMENTAL doca_error_t doca_kv_io_set_num_tasks(struct doca_kv_io *io, uint32_t num_tasks);
 DOCA_EXPERIMENTAL doca_error_t doca_kv_io_get_num_tasks(const struct doca_kv_io *io,
 	uint32_t *num_tasks);
-/* BAD_STATE: the context does not run; IN_USE: a device is bound; or why no port was given. */
+/* BAD_STATE: the context does not run; IN_USE: a device is bound; TIME_OUT: the daemon does not
+ * answer for 5 s; or why no port was given. */
 DOCA_EXPERIMENTAL doca_error_t doca_kv_io_bind_dev(struct doca_kv_io *io,
 	struct doca_kv_dev *kv_dev);
 /* IN_USE: a task of it has not ended; NOT_FOUND: it is not bound. */

@@ -21,7 +21,8 @@ struct offstage_kv_ahead {
 
 /*
  * Stages values ahead of their retrieves, by commands that name many, and says of each key whether
- * it has a value. Each is held until a retrieve of its key has ended, or a second after its time.
+ * it has a value. Each is held until a retrieve of its key has ended, or a second after its time,
+ * while the context makes progress: without doca_pe_progress or a call of this header it stays.
  * It changes no bytes: a retrieve gets those of the last store. NOT_CONNECTED: no device is bound,
  * or its daemon has died; IO_FAILED.
  */

@@ -20,7 +20,8 @@ hold(struct doca_kv_io *io, struct offstage_kv_ahead *asks, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) {
 		tasks[i] = (struct ofs_value_task){.verb = OFS_VALUE_RETRIEVE,
 			.flags = OFS_TASK_HOLD | OFS_TASK_ONCE,
-			.hold_ns = asks[i].within_ns + STALE_NS,
+			.hold_ns = asks[i].within_ns < UINT64_MAX - STALE_NS ? asks[i].within_ns + STALE_NS
+																 : UINT64_MAX,
 			.due_ns = asks[i].within_ns,
 			.probability = asks[i].probability};
 		ofs_value_key(io->dev->nguid, asks[i].key, asks[i].key_len, &tasks[i].key);

@@ -38,16 +38,19 @@ doca_error_t
 doca_kv_nvme_kernel_dev_create_attr_set_path(struct doca_kv_nvme_kernel_dev_create_attr *attr,
 	const char *path)
 {
+	char whole[KV_PATH_SIZE_BYTES];
 	int length;
 
 	if (attr == NULL || path == NULL || path[0] == '\0')
 		return DOCA_ERROR_INVALID_VALUE;
 	if (strncmp(path, SCHEME, strlen(SCHEME)) == 0)
-		length = snprintf(attr->attr.path, sizeof(attr->attr.path), "%s/host-0.sock",
-			path + strlen(SCHEME));
+		length = snprintf(whole, sizeof(whole), "%s/host-0.sock", path + strlen(SCHEME));
 	else
-		length = snprintf(attr->attr.path, sizeof(attr->attr.path), "%s", path);
-	return length >= (int)sizeof(attr->attr.path) ? DOCA_ERROR_TOO_BIG : DOCA_SUCCESS;
+		length = snprintf(whole, sizeof(whole), "%s", path);
+	if (length >= (int)sizeof(whole))
+		return DOCA_ERROR_TOO_BIG;
+	memcpy(attr->attr.path, whole, (size_t)length + 1);
+	return DOCA_SUCCESS;
 }
 
 struct doca_kv_dev_create_attr *

@@ -1,8 +1,11 @@
 /* Names of errors, and the errors of this system as theirs. */
 #include "internal.h"
 
+#include <clock.h>
+
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static const struct {
 	const char *name;
@@ -85,13 +88,20 @@ kv_error_of(int rc)
 }
 
 void
-kv_say(const char *format, ...)
+kv_say(struct kv_said *said, const char *format, ...)
 {
+	char line[KV_LINE_BYTES];
+	uint64_t now_ns = ofs_machine_now_ns();
 	va_list arguments;
 
 	va_start(arguments, format);
-	fputs("offstage kv: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputc('\n', stderr);
+	vsnprintf(line, sizeof(line), format, arguments);
 	va_end(arguments);
+	if (said != NULL && now_ns < said->until_ns && strcmp(line, said->line) == 0)
+		return;
+	if (said != NULL) {
+		memcpy(said->line, line, sizeof(line));
+		said->until_ns = now_ns + KV_SAID_NS;
+	}
+	fprintf(stderr, "offstage kv: %s\n", line);
 }

@@ -39,6 +39,7 @@ doca_kv_nvme_kernel_io_destroy(struct doca_kv_nvme_kernel_io *io)
 			link = &(*link)->next;
 		*link = io->io.ctx.next;
 	}
+	free(io->io.tasks);
 	free(io);
 	return DOCA_SUCCESS;
 }
@@ -78,22 +79,28 @@ doca_kv_io_get_num_tasks(const struct doca_kv_io *io, uint32_t *num_tasks)
 doca_error_t
 kv_io_start(struct doca_kv_io *io)
 {
-	io->tasks = calloc(io->num_tasks, sizeof(*io->tasks));
-	if (io->tasks == NULL)
+	struct doca_task *tasks = calloc(io->num_tasks, sizeof(*tasks));
+
+	if (tasks == NULL)
 		return DOCA_ERROR_NO_MEMORY;
-	for (uint32_t i = 0; i < io->num_tasks; i++)
-		io->tasks[i].io = io;
+	free(io->tasks);
+	io->tasks = tasks;
+	io->free = (struct ofs_task_queue){NULL, NULL};
+	for (uint32_t i = 0; i < io->num_tasks; i++) {
+		tasks[i].io = io;
+		tasks[i].value.user = &tasks[i];
+		ofs_task_push(&io->free, &tasks[i].value);
+	}
 	io->ctx.state = DOCA_CTX_STATE_RUNNING;
 	return DOCA_SUCCESS;
 }
 
+/* The tasks' memory stays: who frees one of them again gets a line. */
 doca_error_t
 kv_io_stop(struct doca_kv_io *io)
 {
 	if (io->dev != NULL || io->task_count > 0)
 		return DOCA_ERROR_IN_USE;
-	free(io->tasks);
-	io->tasks = NULL;
 	io->ctx.state = DOCA_CTX_STATE_IDLE;
 	return DOCA_SUCCESS;
 }
@@ -109,10 +116,11 @@ doca_kv_io_bind_dev(struct doca_kv_io *io, struct doca_kv_dev *kv_dev)
 		return DOCA_ERROR_BAD_STATE;
 	if (io->dev != NULL)
 		return DOCA_ERROR_IN_USE;
-	rc = kv_link_open(&io->link, kv_dev);
+	rc = kv_link_open(&io->link, kv_dev, KV_BIND_NS, NULL);
 	if (rc != 0)
 		return kv_error_of(rc);
 	io->dev = kv_dev;
+	io->again_ns = 0;
 	kv_dev->bound_count++;
 	return DOCA_SUCCESS;
 }
@@ -171,6 +179,7 @@ static doca_error_t
 allocate(struct doca_kv_io *io, struct doca_kv_dev *dev, enum kv_op op, union doca_data user_data,
 	struct doca_task **out)
 {
+	struct ofs_value_task *value;
 	struct doca_task *task;
 
 	if (io->ctx.state != DOCA_CTX_STATE_RUNNING || io->completed[op] == NULL
@@ -178,12 +187,12 @@ allocate(struct doca_kv_io *io, struct doca_kv_dev *dev, enum kv_op op, union do
 		return DOCA_ERROR_BAD_STATE;
 	if (io->dev != dev)
 		return DOCA_ERROR_NOT_CONNECTED;
-	if (io->task_count == io->num_tasks)
+	value = ofs_task_pop(&io->free);
+	if (value == NULL)
 		return DOCA_ERROR_FULL;
-	while (io->tasks[io->task_next].state != KV_FREE)
-		io->task_next = (io->task_next + 1) % io->num_tasks;
-	task = &io->tasks[io->task_next];
+	task = value->user;
 	*task = (struct doca_task){.io = io, .dev = dev, .op = op, .state = KV_NEW};
+	task->status = DOCA_ERROR_IN_PROGRESS;
 	task->user_data = user_data;
 	io->task_count++;
 	*out = task;
@@ -222,6 +231,18 @@ has_value(const struct doca_task *task)
 	return bytes >= task->value_len;
 }
 
+static doca_error_t
+check(const struct doca_task *task)
+{
+	if (task->io->dev != task->dev)
+		return DOCA_ERROR_NOT_CONNECTED;
+	if (task->key_len == 0 || (task->op != KV_EXIST && !has_value(task)))
+		return DOCA_ERROR_INVALID_VALUE;
+	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
+		return DOCA_ERROR_TOO_BIG;
+	return DOCA_SUCCESS;
+}
+
 doca_error_t
 kv_submit(struct doca_task *task, bool flush)
 {
@@ -229,12 +250,9 @@ kv_submit(struct doca_task *task, bool flush)
 
 	if (task->state != KV_NEW && task->state != KV_OVER)
 		return DOCA_ERROR_BAD_STATE;
-	if (io->dev != task->dev)
-		return DOCA_ERROR_NOT_CONNECTED;
-	if (task->key_len == 0 || (task->op != KV_EXIST && !has_value(task)))
-		return DOCA_ERROR_INVALID_VALUE;
-	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
-		return DOCA_ERROR_TOO_BIG;
+	task->status = check(task);
+	if (task->status != DOCA_SUCCESS)
+		return task->status;
 	task->state = KV_FLYING;
 	task->value = (struct ofs_value_task){.user = task};
 	io->flying_count++;
@@ -257,9 +275,11 @@ void
 kv_free(struct doca_task *task)
 {
 	if (task->state == KV_FREE || task->state == KV_FLYING) {
-		kv_say("a task was freed %s", task->state == KV_FREE ? "twice" : "in flight");
+		kv_say(NULL, "a task was freed %s", task->state == KV_FREE ? "twice" : "in flight");
 		return;
 	}
 	task->state = KV_FREE;
+	task->value.user = task;
+	ofs_task_push(&task->io->free, &task->value);
 	task->io->task_count--;
 }

@@ -1,6 +1,8 @@
 /* What a context does when it is advanced: hands tasks to the driver's, and takes ended ones. */
 #include "internal.h"
 
+#include <clock.h>
+
 #include <string.h>
 
 #define ENDED_BATCH 32
@@ -26,7 +28,7 @@ status_of(const struct doca_task *task)
 static void
 lose(struct doca_kv_io *io, int rc)
 {
-	kv_say("%s: the connection is lost (%s)", io->dev->path, strerror(-rc));
+	kv_say(&io->said, "%s: the connection is lost (%s)", io->dev->path, strerror(-rc));
 	kv_link_close(io->link);
 	io->link = NULL;
 }
@@ -70,26 +72,56 @@ hand_over(struct doca_task *task)
 	value->committed = 1;
 	value->flags = (task->do_not_overwrite ? OFS_TASK_KEEP : 0u) //
 		| (task->must_exist ? OFS_TASK_OVER : 0u) | (task->dev->durable ? OFS_TASK_DURABLE : 0u);
-	if (ofs_value_io_submit(task->io->link->values, value) != 0)
+	/* It may be another daemon than when it was submitted. */
+	if (task->op == KV_STORE && task->value_len > task->dev->value_bytes_max)
+		finish(task, DOCA_ERROR_TOO_BIG);
+	else if (ofs_value_io_submit(task->io->link->values, value) != 0)
 		finish(task, DOCA_ERROR_INVALID_VALUE);
+}
+
+/* Connects, unless a daemon has just not answered. */
+static int
+connect_again(struct doca_kv_io *io)
+{
+	int rc;
+
+	if (ofs_machine_now_ns() < io->again_ns)
+		return -ETIMEDOUT;
+	rc = kv_link_open(&io->link, io->dev, KV_AGAIN_NS, &io->said);
+	io->again_ns = rc == -ETIMEDOUT ? ofs_machine_now_ns() + KV_AGAIN_NS : 0;
+	return rc;
+}
+
+/* Hands over what was flushed, over a new connection where the daemon has ended the one before. */
+static void
+begin(struct doca_kv_io *io)
+{
+	struct ofs_value_task *value;
+	int rc = 0;
+
+	if (io->link != NULL && kv_link_closed(io->link)) {
+		(void)kv_take_ended(io, 0);
+		if (io->link != NULL && ofs_value_io_count(io->link->values) > 0)
+			return; /* those before end first */
+		if (io->link != NULL)
+			lose(io, -EPIPE);
+	}
+	if (io->link == NULL)
+		rc = connect_again(io);
+	while ((value = ofs_task_pop(&io->ready)) != NULL)
+		if (rc == 0)
+			hand_over(value->user);
+		else
+			finish(value->user, DOCA_ERROR_IO_FAILED);
 }
 
 void
 kv_run(struct doca_kv_io *io)
 {
-	struct ofs_value_task *value;
-	int rc;
-
 	if (io->dev == NULL)
 		return;
-	if (io->link == NULL && io->ready.head != NULL) {
-		rc = kv_link_open(&io->link, io->dev);
-		while (rc != 0 && (value = ofs_task_pop(&io->ready)) != NULL)
-			finish(value->user, DOCA_ERROR_IO_FAILED);
-	}
-	if (io->link == NULL)
-		return;
-	while ((value = ofs_task_pop(&io->ready)) != NULL)
-		hand_over(value->user);
-	(void)kv_take_ended(io, 0);
+	if (io->ready.head != NULL)
+		begin(io);
+	if (io->link != NULL)
+		(void)kv_take_ended(io, 0);
 }

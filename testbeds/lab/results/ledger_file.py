@@ -26,7 +26,15 @@ from offstage.testbeds.lab.results.summary import PointInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LEDGER_NAME", "Described", "LedgerFile", "describe", "ledger_columns", "ledger_rows"]
+__all__ = [
+    "FIX",
+    "LEDGER_NAME",
+    "Described",
+    "LedgerFile",
+    "describe",
+    "ledger_columns",
+    "ledger_rows",
+]
 
 LEDGER_NAME = "ledger.parquet"
 POINTS_KEY = b"offstage.points"

@@ -45,7 +45,7 @@ from offstage.testbeds.report.compare.recorded import LOG_NAME, RECORDS, Recorde
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 from offstage.testbeds.report.run.runs import run_of
 
-__all__ = ["Again", "recorded_bottleneck"]
+__all__ = ["FIX", "Again", "recorded_bottleneck"]
 
 NO_POOL = "a log holds demands, and not what a larger pool would have held"
 NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"

@@ -43,6 +43,21 @@ def invented(policy: str, seeds: tuple[int, ...] = (1, 2), **changes: int) -> li
     return [LAB.run(policy, 2.0, seed, **changes) for seed in seeds]
 
 
+def test_what_is_no_run_of_the_laboratory_is_named_itself(write: Write, tmp_path: Path) -> None:
+    """A demo's folder, a file beside a run, and nothing: not the ledger that they lack."""
+    beside = write("a", {"none": invented("none")}) / "other.json"
+    beside.write_text("{}")
+    for given, what in (
+        (tmp_path, "only runs of the laboratory can be compared"),
+        (beside, "not a run"),
+        (tmp_path / "nosuch", "no such file or folder"),
+    ):
+        with pytest.raises(BadInput, match=what) as caught:
+            sides_of(given)
+        assert caught.value.where == str(given)
+    assert sides_of(beside.with_name("ledger.parquet"))
+
+
 def test_a_difference_is_that_of_the_sums(write: Write) -> None:
     """It equals a plain sum over all rows of both sides."""
     runs = {policy: invented(policy) for policy in ("none", "ema")}

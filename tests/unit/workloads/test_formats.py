@@ -179,8 +179,14 @@ def test_servegen_draws_lengths_from_the_clients_own(tmp_path: Path) -> None:
         ('{"a": {"input_tokens": "{}", "output_tokens": "{}"}}', "at no time"),
         ('{"0": {"input_tokens": "{1: 1}"}}', "no output_tokens"),
         ('{"0": {"input_tokens": "{1: 1}", "output_tokens": 7}}', "no text of a dict"),
-        ('{"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}', "'1: -1' is no length"),
-        ('{"0": {"input_tokens": "{-1: 1}", "output_tokens": "{1: 1}"}}', "'-1: 1' is no length"),
+        (
+            '{"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}',
+            "'1: -1' is not a length",
+        ),
+        (
+            '{"0": {"input_tokens": "{-1: 1}", "output_tokens": "{1: 1}"}}',
+            "'-1: 1' is not a length",
+        ),
         ('{"0": {"input_tokens": "{1: 0}", "output_tokens": "{1: 1}"}}', "shares of 0"),
     ],
 )

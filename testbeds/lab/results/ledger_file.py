@@ -173,5 +173,5 @@ def _readable(path: str | Path) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else "is not a Parquet file"
         raise BadInput(reason, str(path), FIX) from None
     except (pa.ArrowException, msgspec.MsgspecError) as error:
-        line = " ".join(str(error).split())
+        line = " ".join(str(error).split()).rstrip(".")
         raise BadInput(f"cannot be read: {line}", str(path), FIX) from None

@@ -144,8 +144,8 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
             else "no point of the two runs has the same policy and setting"
         )
         there = ", ".join(sorted({side.info.policy for side in first}))
-        fix = "choose from" if against else "sweep alike, or give --against and choose from"
-        raise BadInput(what, str(first[0].path if first else "no points"), f"{fix}: {there}")
+        fix = "choose one of" if against else "sweep alike, or give --against and choose one of"
+        raise BadInput(what, str(first[0].path if first else "no points"), f"{fix} {there}")
     return found
 
 

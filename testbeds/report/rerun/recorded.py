@@ -148,7 +148,7 @@ def _figures(run: Recorded, trace: Trace, base: ChipRun, preset: Preset) -> dict
 def _subject(run: Recorded) -> str:
     if run.result is None:
         return run.path.name
-    return f"{run.result.name} on {run.result.storage}"
+    return run.result.called
 
 
 def _by_figures(folder: Path, policy: str) -> Bottleneck:

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "kinds that are none": (PLAIN | {"layer_types": 3}, "layer_types is not a list of words"),
     "an unknown letter": (PLAIN | {"hybrid_override_pattern": "M*?E"}, "hybrid_override_pattern"),
     "an unknown ratio": (V4 | {"compress_ratios": [0, 8, 4]}, "compress_ratios has 8"),
-    "ratios that are none": (V4 | {"compress_ratios": [0, -1, 4]}, "no list of whole numbers"),
+    "ratios that are none": (V4 | {"compress_ratios": [0, -1, 4]}, "not a list of whole numbers"),
     "a window of 0": (WINDOWS | {"sliding_window_pattern": 2, "sliding_window": 0}, "is 0"),
     "a window beyond the context": (
         WINDOWS | {"sliding_window_pattern": 2, "sliding_window": 5000},

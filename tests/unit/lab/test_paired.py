@@ -118,7 +118,7 @@ def test_points_of_two_runs_meet_at_their_setting(write: Write) -> None:
     assert names(pairs(a, a, "none")) == [("a none", "a ema"), ("a none", "a window")]
     other = sides_of(write("c", runs, buffer_over_k=4.0))
     for second, against in ((other, ""), (b, "belady")):
-        with pytest.raises(BadInput, match="choose from: ema, none, window"):
+        with pytest.raises(BadInput, match="choose one of ema, none, window"):
             pairs(a, second, against)
 
 

@@ -113,7 +113,7 @@ def test_a_recording_of_a_busy_machine_is_no_measurement(
     if not refused:
         assert validate.read_measured(folder, busy=False).path == folder
         return
-    with pytest.raises(BadInput, match=r"waited 110 us for a processor each time.*pressure 90%"):
+    with pytest.raises(BadInput, match=r"waited 110 µs for a processor each time.*pressure 90%"):
         validate.read_measured(folder, busy=False)
 
 

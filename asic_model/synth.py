@@ -106,7 +106,7 @@ def merge(libraries: Sequence[Path], merged: Path) -> list[str]:
             raise BadInput(f"cannot be read: {error}", str(path), fix) from None
         found = re.search(r"library\s*\(\s*\"?([^\")]+?)\"?\s*\)", text)
         if found is None:
-            raise BadInput("is no liberty file", str(path), "give a .lib file of standard cells")
+            raise BadInput("is not a liberty file", str(path), "give a .lib file of standard cells")
         names.append(found[1])
         head = head or "library (cells) {\n"
         for statement in _statements(text[found.start() :]):

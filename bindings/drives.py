@@ -257,7 +257,7 @@ def _like(table: Any, where: str) -> tuple[Preset, Told]:
     name = table.get("preset")
     if name not in presets() or "like" in read_toml(FOLDER / f"{name}.toml", "reinstall Offstage"):
         raise BadInput(
-            f"preset {name!r} is no drive with numbers of its own",
+            f"preset {name!r} is not a drive with numbers of its own",
             where,
             f"choose one of {', '.join(presets())}",
         )

@@ -115,5 +115,11 @@ def writable(path: Path | None) -> Path | None:
 
 def refused(path: Path, error: OSError) -> BadInput | RunFailed:
     """What to raise for an output that the system refuses to write."""
-    kind = BadInput if error.errno in BAD_PATH else RunFailed
-    return kind(f"cannot be written: {error.strerror}", str(path), "make room or name another path")
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        for folder in path.parents:
+            if os.path.lexists(folder) and not folder.is_dir():
+                return BadInput("is not a folder", str(folder), "name another path")
+    what = f"cannot be written: {error.strerror}"
+    if error.errno in BAD_PATH:
+        return BadInput(what, str(path), "name another path")
+    return RunFailed(what, str(path), "make room or name another path")

@@ -60,7 +60,7 @@ def read_requests(path: Path) -> list[Recorded]:
         reason = os.strerror(error.errno) if error.errno else "is not a Parquet file, or was cut"
         raise BadInput(reason, str(path), FIX) from None
     except (pa.ArrowException, msgspec.MsgspecError, LookupError) as error:
-        line = " ".join(str(error).split())
+        line = " ".join(str(error).split()).rstrip(".")
         raise BadInput(f"cannot be read: {line}", str(path), FIX) from None
     return list(zip(runs, own, strict=True))
 

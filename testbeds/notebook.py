@@ -172,7 +172,7 @@ class Results:
         }
         if not chosen:
             known = ", ".join(sorted({info.policy for info in said.values()}))
-            raise BadInput(f"no point of policy {policy!r}", str(path), f"choose from: {known}")
+            raise BadInput(f"no point of policy {policy!r}", str(path), f"choose one of {known}")
         found = []
         for number, info in chosen.items():
             rows = ledger_rows(path, number, columns)
@@ -193,14 +193,16 @@ class Results:
         the same requests; `other`: of that run's points with this run's `against`. BadInput for
         unknown figures, and for runs over different requests."""
         if unknown := [name for name in figures if name not in FIGURES]:
-            raise BadInput(f"no figure {unknown[0]!r}", "figures", f"choose from {list(FIGURES)}")
+            raise BadInput(
+                f"no figure {unknown[0]!r}", "figures", f"choose one of {', '.join(FIGURES)}"
+            )
         first = sides_of(self.folder)
         second = sides_of(other.folder) if other else first
         wanted = [side for side in second if not policy or side.info.policy == policy]
         if not wanted:
             known = ", ".join(sorted({side.info.policy for side in second}))
             raise BadInput(
-                f"no point of policy {policy!r}", str(self.folder), f"choose from: {known}"
+                f"no point of policy {policy!r}", str(self.folder), f"choose one of {known}"
             )
         return Comparison(
             [

@@ -76,7 +76,7 @@ def check_archive(config: Config, log: Log) -> Bucket:
         or any(not one.isprintable() for one in prefix)
     ):
         raise BadInput(
-            f"archive.prefix {prefix!r} is no folder of a bucket",
+            f"archive.prefix {prefix!r} is not a folder of a bucket",
             where,
             "write one such as offstage/cluster-1",
         )

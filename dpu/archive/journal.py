@@ -106,7 +106,9 @@ def _read(path: Path) -> str:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise BadInput("is no file", str(path), "the archive notes deletes there: move it away")
+            raise BadInput(
+                "is not a file", str(path), "the archive notes deletes there: move it away"
+            )
         check_private(path, found=found)
         text = os.pread(fd, found.st_size, 0).decode("utf-8", errors="replace").rstrip("\0")
     finally:
@@ -116,7 +118,9 @@ def _read(path: Path) -> str:
         for line in text.splitlines()
     ):
         raise BadInput(
-            "is no journal of deletes", str(path), "the archive notes deletes there: move it away"
+            "is not a journal of deletes",
+            str(path),
+            "the archive notes deletes there: move it away",
         )
     return text
 

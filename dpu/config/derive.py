@@ -202,7 +202,9 @@ def _check_tenants(config: Config, where: str) -> None:
         which = f"{where}: [[tenant]] {tenant.name!r}"
         if not NAME.fullmatch(tenant.name) or tenant.name == OPERATOR:
             raise BadInput(
-                "is no name for a tenant", which, "use letters, digits, . _ -, and not 'operator'"
+                "is not a name for a tenant",
+                which,
+                "use letters, digits, . _ -, and not 'operator'",
             )
         if names.count(tenant.name) > 1:
             raise BadInput("is listed twice", which, "give each tenant its own name")
@@ -214,7 +216,7 @@ def _check_tenants(config: Config, where: str) -> None:
         wrong = next((one for one in tenant.volumes if not VOLUME.fullmatch(one)), None)
         if wrong is not None:
             raise BadInput(
-                f"{wrong!r} is no volume",
+                f"{wrong!r} is not a volume",
                 which,
                 "write 32 digits of 0-9 and a-f, and 'durable' behind them where it is to be",
             )
@@ -242,7 +244,7 @@ def _check_block(config: Config, where: str) -> None:
         raise BadInput(f"storage.lba is {format_size(lba)}", where, "choose a power of two")
     if payload % lba:
         raise BadInput(
-            f"arena.payload {format_size(payload)} is no multiple of storage.lba "
+            f"arena.payload {format_size(payload)} is not a multiple of storage.lba "
             f"{format_size(lba)}",
             where,
             "round the payload up, or choose a smaller lba",
@@ -383,7 +385,7 @@ def _check_store(config: Config, record_bytes: int, where: str) -> tuple[int, in
     segment, lba = config.store.segment_bytes, config.storage.lba_bytes
     if segment % lba:
         raise BadInput(
-            f"store.segment {format_size(segment)} is no multiple of storage.lba "
+            f"store.segment {format_size(segment)} is not a multiple of storage.lba "
             f"{format_size(lba)}",
             where,
             "round it up",
@@ -413,7 +415,7 @@ def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None
     scheme, separator, rest = endpoint.partition("://")
     if scheme not in ("tcp", "ipc") or not separator or not rest or not rest.isprintable():
         raise BadInput(
-            f"{name} {endpoint!r} is no endpoint",
+            f"{name} {endpoint!r} is not an endpoint",
             where,
             "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock",
         )
@@ -472,7 +474,7 @@ def _check_nvme(config: Config, where: str) -> None:
         )
     if host in ("0.0.0.0", "::", "[::]"):
         raise BadInput(
-            f"nvme.listen {listen!r} is no address that the discovery log can name",
+            f"nvme.listen {listen!r} is not an address that the discovery log can name",
             where,
             "name the address that hosts reach",
         )

@@ -186,7 +186,7 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed
     if storage.nvme not in presets():
         raise BadInput(
-            f"storage.nvme {storage.nvme!r} is no preset",
+            f"storage.nvme {storage.nvme!r} is not a preset",
             config.file or "configuration",
             f"choose one of {', '.join(presets())}",
         )

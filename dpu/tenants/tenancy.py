@@ -91,7 +91,7 @@ def _open_lock(path: Path) -> int:
             return lock
     os.close(lock)
     raise BadInput(
-        "is no lock of a daemon", str(path), "set daemon.runtime_dir to a directory of its own"
+        "is not a lock of a daemon", str(path), "set daemon.runtime_dir to a directory of its own"
     )
 
 
@@ -197,7 +197,7 @@ def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) ->
     said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
     if said and not re.fullmatch("[0-9a-f]{64}", said):
         raise BadInput(
-            "is no mark of a tenant's secret, and it would be overwritten",
+            "is not a mark of a tenant's secret, and it would be overwritten",
             str(path),
             "move it away",
         )
@@ -317,7 +317,7 @@ def _read_token(path: Path) -> str:
             "correct daemon.metrics_token_file",
         ) from None
     if len(text) < 32 or not text.isalnum():
-        raise BadInput("is no token", str(path), "write one with `openssl rand -hex 32`")
+        raise BadInput("is not a token", str(path), "write one with `openssl rand -hex 32`")
     return text
 
 

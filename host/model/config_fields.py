@@ -83,7 +83,7 @@ class Fields:
         if found is None:
             return None
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise self.bad(f"{name} is no list of words", "write a word for each layer")
+            raise self.bad(f"{name} is not a list of words", "write a word for each layer")
         return list(found)
 
     def numbers(self, name: str) -> list[int] | None:
@@ -96,7 +96,7 @@ class Fields:
             isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found
         )
         if not plain:
-            raise self.bad(f"{name} is no list of whole numbers", "write one for each layer")
+            raise self.bad(f"{name} is not a list of whole numbers", "write one for each layer")
         return list(found)
 
     def inside(self, name: str) -> "Fields | None":
@@ -105,7 +105,7 @@ class Fields:
         if found is None:
             return None
         if not isinstance(found, dict):
-            raise self.bad(f"{name} is no object", "write its fields in braces")
+            raise self.bad(f"{name} is not an object", "write its fields in braces")
         return Fields(found, f"{self.where}: {name}")
 
 
@@ -121,5 +121,7 @@ def read_fields(config: object, where: str) -> Fields:
     if text is None:
         return Fields(config, where)
     if not isinstance(text, dict):
-        raise BadInput(f"{TEXT} is no object", where, "write the fields of the text model in it")
+        raise BadInput(
+            f"{TEXT} is not an object", where, "write the fields of the text model in it"
+        )
     return Fields(text, where, outer_type=config.get("model_type"))

@@ -85,7 +85,10 @@ def build(names: Sequence[str]) -> typer.Typer:
     @app.callback()
     def about(
         version: Annotated[
-            bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")
+            bool,
+            typer.Option(
+                "--version", callback=_say_version, is_eager=True, help="show the version and exit"
+            ),
         ] = False,
     ) -> None:
         """Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.

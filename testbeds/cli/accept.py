@@ -99,9 +99,7 @@ def accept(
     about = f"{run}: {given.subject}"
     emit(found, form, Group(found.sentence, "", acceptance_table(found), "", about))
     if not found.accepted:
-        raise RunFailed(
-            "not accepted", str(run), "the first line says which limits stand against it"
-        )
+        raise RunFailed("not accepted", str(run), "the first line names the limits that failed")
 
 
 def read_acceptance(path: Path, run: Path) -> "Acceptance":
@@ -110,7 +108,7 @@ def read_acceptance(path: Path, run: Path) -> "Acceptance":
     from offstage.testbeds.report.accept.figures import digest
     from offstage.testbeds.report.accept.judge import Acceptance
 
-    found = read_json(path, FIX, Acceptance, what="no acceptance")
+    found = read_json(path, FIX, Acceptance, what="not an acceptance")
     if found.run_sha256 != digest(run):
         raise BadInput(f"judged another run, {found.run}", str(path), f"accept {run} anew")
     return found

@@ -262,7 +262,7 @@ def _sizes(given: list[str], closed: bool) -> dict[str, list[int]]:
         sizes = text.split(",")
         if not all(one.isascii() and one.isdigit() for one in sizes):
             raise BadInput(
-                f"{text!r} is no list of sizes", f"--limit {name}", "give one such as 512,128"
+                f"{text!r} is not a list of sizes", f"--limit {name}", "give one such as 512,128"
             )
         found[name] = sorted({int(one) for one in sizes}, reverse=True)
     return found

@@ -48,8 +48,8 @@ def validate(
             "--repeats",
             metavar="N",
             min=LEAST_REPEATS,
-            show_default="14",
-            help="with --record: rounds; more where intervals stay too wide",
+            show_default=False,
+            help="with --record: rounds; default: 14, more where intervals stay too wide",
         ),
     ] = None,
     isolate: Annotated[

@@ -137,7 +137,7 @@ def sparse(
 def _check(work: Path, contexts: str | None, captures: str | None) -> None:
     """BadInput for a folder that is not there, and for two sources of contexts."""
     if not work.is_dir():
-        raise BadInput("is no folder", str(work), "give --work an existing one")
+        raise BadInput("is not a folder", str(work), "give --work an existing one")
     if contexts and captures:
         raise BadInput(
             "a capture has its own context", "--context", "leave --context out, or --capture"
@@ -152,4 +152,4 @@ def _numbers(text: str, where: str) -> list[int]:
     try:
         return [int(one) for one in _names(text)]
     except ValueError:
-        raise BadInput(f"{text!r} is no list of numbers", where, "write 1,2,4") from None
+        raise BadInput(f"{text!r} is not a list of numbers", where, "write 1,2,4") from None

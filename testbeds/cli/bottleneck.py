@@ -71,13 +71,18 @@ def bottleneck(
 
 
 def bottleneck_of(run: Path, policy: str = "") -> "Bottleneck":
-    """The bottleneck of any run, with its progress on stderr. BadInput: a policy of a pod."""
+    """The bottleneck of any run, with its progress on stderr. BadInput: a policy of a pod,
+    and a file that belongs to no run."""
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.pod.summary import POD_JSON
+    from offstage.testbeds.report.compare.recorded import LOG_NAME
     from offstage.testbeds.report.page.files import SUMMARY_NAME, holds_lab_summary
     from offstage.testbeds.report.rerun.lab import lab_bottleneck
     from offstage.testbeds.report.rerun.pod import holds_pod, pod_bottleneck, read_pod
-    from offstage.testbeds.report.rerun.recorded import recorded_bottleneck
+    from offstage.testbeds.report.rerun.recorded import FIX, recorded_bottleneck
 
+    if run.is_file() and run.name not in (SUMMARY_NAME, POD_JSON, LOG_NAME):
+        raise BadInput("holds no run", str(run), FIX)
     run = run.parent if run.is_file() else run
     if holds_pod(run):
         if policy:

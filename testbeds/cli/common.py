@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -38,6 +39,7 @@ __all__ = [
     "TraceOption",
     "emit",
     "explicit",
+    "naming",
     "one_line_errors",
     "operator",
     "parse_settings",
@@ -274,6 +276,38 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
             raise BadInput(f"{setting!r} is not a setting", "command line", "write KEY=VALUE")
         chosen[key.strip()] = value.strip()
     return chosen
+
+
+@contextlib.contextmanager
+def naming(options: Mapping[str, tuple[str, str]], where: str) -> Iterator[None]:
+    """A BadInput of the block about a spec that options change names the option at fault, and not
+    the spec `where` it would stand otherwise. `options`: by what was typed, key and value."""
+    try:
+        yield
+    except BadInput as error:
+        place = error.where.removeprefix(where).lstrip(": ")
+        said = f"{place} {error.what}"
+        by_key = [one for one, (key, _) in options.items() if _names(said, key)]
+        by_value = [one for one, (_, value) in options.items() if len(value) > 2 and value in said]
+        if by_key:
+            raise BadInput(error.what, by_key[0], error.fix) from None
+        if by_value:
+            named = f"{by_value[0]}: {place}" if "/" in place else by_value[0]
+            raise BadInput(error.what, named, error.fix) from None
+        if options:
+            raise BadInput(
+                error.what, f"{error.where}, with {' '.join(options)}", error.fix
+            ) from None
+        raise
+
+
+def _names(said: str, key: str) -> bool:
+    """Whether an error names this key of a spec: as a path, in its table, or as one not known."""
+    table, _, name = key.rpartition(".")
+    if re.search(rf"(?<![\w.]){re.escape(key)}\b", said):
+        return True
+    unknown = f"unknown key {name!r}" if f"[{table}]" in said else f"unknown key {table!r}"
+    return bool(table) and (f"[{table}] {name}" in said or unknown in said)
 
 
 def operator(

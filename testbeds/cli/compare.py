@@ -80,9 +80,12 @@ def compare(
     The model of the measured machine is a check of the method, and its error is in every range.
     Writes compare.html and compare.json to --out, in a folder per run if there are several.
     """
+    from offstage.bindings.durable import writable
     from offstage.testbeds.report.compare.build import Plan
     from offstage.testbeds.report.compare.effect import parse_load
+    from offstage.testbeds.report.compare.page import PAGE_NAME
 
+    writable(out / PAGE_NAME)
     plan = Plan.of(
         asic or [],
         load=parse_load(load),

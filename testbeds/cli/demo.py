@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
+    bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps each: a smoke test")
 ]
 StorageOption = Annotated[
     StorageChoice,
@@ -142,7 +142,7 @@ AskOption = Annotated[
     str | None, typer.Option("--ask", help="the question; default: how a bill becomes a law")
 ]
 DocumentOption = Annotated[
-    Path | None, typer.Option("--text", help="asked about; default: the US Constitution")
+    Path | None, typer.Option("--text", help="text to ask about; default: the US Constitution")
 ]
 
 

@@ -168,7 +168,9 @@ def _counts(text: str) -> tuple[int, ...]:
     except ValueError:
         found = (0,)
     if any(not 1 <= one <= 255 for one in found):
-        raise BadInput(f"{text!r} are no numbers of requests", "--admit", "give such as 1,2")
+        raise BadInput(
+            f"{text!r} is not a list of numbers of requests", "--admit", "give such as 1,2"
+        )
     return found
 
 

@@ -114,7 +114,9 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        raise BadInput(f"{text!r} are no numbers", option, "write for example 1,4,16") from None
+        raise BadInput(
+            f"{text!r} is not a list of numbers", option, "write for example 1,4,16"
+        ) from None
 
 
 def _shown(cost: Any, out: Path) -> Any:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.cli.common import ClusterOption, Format, FormatOption, JobsOption, emit
+from offstage.testbeds.cli.common import (
+    ClusterOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    emit,
+    naming,
+    parse_settings,
+)
 from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.cli.names import presets, specs
 from offstage.testbeds.table import Table
@@ -230,7 +238,21 @@ def _planned(
     from offstage.testbeds.lab.spec.traced import on_trace
 
     path = find(name)
-    return plan(path, on_trace(path, toml_values(changes, seeds), trace)), out / "parts"
+    chosen = on_trace(path, toml_values(changes, seeds), trace)
+    with naming(_typed(seeds, changes, trace), str(path)):
+        return plan(path, chosen), out / "parts"
+
+
+def _typed(
+    seeds: list[int] | None, changes: list[str] | None, trace: str
+) -> dict[str, tuple[str, str]]:
+    """The options that change a spec, as typed, with the key and value of each."""
+    each = " ".join(f"--seed {one}" for one in seeds or [])
+    found = {each: ("seeds", "")} if each else {}
+    for key, value in parse_settings(changes or []).items():
+        same = f"--device {value}" if key == "tier.device" else f"--set {key}={value}"
+        found[same] = (key, value)
+    return found | ({f"--trace {trace}": ("workload.trace", trace)} if trace else {})
 
 
 def _compute(

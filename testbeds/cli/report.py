@@ -135,7 +135,9 @@ def _compared(
     from offstage.testbeds.report.lab.differences_page import write_differences
 
     if unknown := [name for name in figures if name not in FIGURES]:
-        raise BadInput(f"no figure {unknown[0]!r}", "--figure", f"choose from {', '.join(FIGURES)}")
+        raise BadInput(
+            f"no figure {unknown[0]!r}", "--figure", f"choose one of {', '.join(FIGURES)}"
+        )
     if len(runs) == 1 and not against:
         raise BadInput("nothing to compare", str(runs[0]), "name a second run, or --against POLICY")
     first, *others = [sides_of(run) for run in runs]

@@ -106,7 +106,7 @@ def _failed(summary: "Summary") -> list[str]:
     from offstage.testbeds.live.checks import found
 
     runs = [*summary.runs, *summary.ahead, *summary.baselines]
-    return [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
+    return [text for run in runs for text in found(run, run.called)]
 
 
 def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, object]:

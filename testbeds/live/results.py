@@ -148,6 +148,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     """What was written to the drive (`live/wear.py`); empty if this user is not its operator."""
 
     @property
+    def called(self) -> str:
+        """Its name and storage, in words."""
+        return f"{'no prefetch' if self.name == 'none' else self.name} on {self.storage}"
+
+    @property
     def ended(self) -> Demands:
         """How the demands ended."""
         return Demands.of(self.ends.get(end, 0) for end in ENDS)
@@ -214,4 +219,4 @@ class Summary(msgspec.Struct, kw_only=True):
         """Every note once, with the runs that it applies to and their figures; no runs if it
         applies to all and has no figures."""
         runs = [*self.runs, *self.ahead, *self.baselines]
-        return gathered(self.notes, [(f"{run.name} on {run.storage}", run.notes) for run in runs])
+        return gathered(self.notes, [(run.called, run.notes) for run in runs])

@@ -172,7 +172,7 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
             "emulation-late",
             "many emulated I/Os ended much later than in the drive's model: this machine "
             "could not keep up",
-            figures=f"{late:.0%} of {total:,}, {mean_us:.0f} us late on average over all",
+            figures=f"{late:.0%} of {total:,}, {mean_us:.0f} µs late on average over all",
         )
     ]
 

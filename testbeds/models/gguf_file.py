@@ -105,7 +105,7 @@ def read(paths: tuple[Path, ...]) -> "Gguf":
             readers.append(GGUFReader(path))
         except Exception as error:  # its reader checks no bound: a short file fails anywhere
             reason = " ".join(str(error).split())[:120] or type(error).__name__
-            raise BadInput(f"no whole GGUF file: {reason}", str(path), AGAIN) from None
+            raise BadInput(f"not a whole GGUF file: {reason}", str(path), AGAIN) from None
     found = Gguf(paths, readers)
     found.check()
     return found

@@ -196,7 +196,7 @@ def _keys(rows: Sequence[Row]) -> list[str]:
 def _condition(rows: Sequence[Row], text: str) -> Callable[[Row], bool]:
     found = CONDITION.fullmatch(text)
     if found is None:
-        raise BadInput(f"{text!r} is no condition", "--where", "write KEY=VALUE or KEY>NUMBER")
+        raise BadInput(f"{text!r} is not a condition", "--where", "write KEY=VALUE or KEY>NUMBER")
     key, sign, value = found.groups()
     check_known(key, _keys(rows), "--where", "figure")
     if sign in ("=", "!="):

@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="end within this time")
     given = parser.parse_args()
     if given.model is not None and not given.model.is_dir():
-        parser.error(f"--model: {given.model} is no folder")
+        parser.error(f"--model: {given.model} is not a folder")
     only = tuple(word for word in given.only.split(",") if word)
     plan = Plan(given.out, given.model, given.interpret, only, given.seconds)
     load()

@@ -139,14 +139,14 @@ def test_a_daemon_serves_what_a_capture_selects(capsys: pytest.CaptureFixture[st
         ("--capture nowhere.parquet --storage none", "nowhere.parquet"),
         ("--capture a --context 8K", "--context: a capture has its own context"),
         ("--drives 1,1", "--drives: 2 values, or one twice"),
-        ("--select a", "--select: 'a' is no list of numbers"),
+        ("--select a", "--select: 'a' is not a list of numbers"),
         ("--waits 100", "--waits: tokens that wait 100 % of their time"),
         ("--storage floppy", "floppy"),
         ("--device abacus", "abacus"),
         ("--device asic_7nm", "--device asic_7nm: a chip has no core"),
         ("--storage none --model none", "nothing to run"),
         ("--model nobody", "nobody"),
-        ("--work /no/folder", "/no/folder: is no folder"),
+        ("--work /no/folder", "/no/folder: is not a folder"),
     ],
 )
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:

@@ -91,6 +91,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Any) -> None:
     assert run(["bottleneck", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert run(["bottleneck", str(tmp_path / "nowhere")]) == 2
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    capsys.readouterr()
+    assert run(["bottleneck", str(other)]) == 2
+    assert f"{other}: holds no run" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_rows_carry_their_policy(ran: Path) -> None:
     every, own = results.ledger(columns=["demands"]), results.ledger("score", ["demands"])
     assert isinstance(own, pa.Table) and set(own["policy"].to_pylist()) == {"score"}
     assert len(every) == 3 * len(own)
-    with pytest.raises(offstage.BadInput, match="choose from: none, score"):
+    with pytest.raises(offstage.BadInput, match="choose one of none, score"):
         results.ledger("belady")
 
 
@@ -146,7 +146,7 @@ def test_the_command_line_says_the_same(
     ("words", "line"),
     [
         ([], "name a second run, or --against POLICY"),
-        (["--against", "belady"], "choose from: none, score"),
+        (["--against", "belady"], "choose one of none, score"),
         (["--figure", "hits", "--against", "none"], "no figure 'hits'"),
         (["nowhere"], "No such file or directory"),
     ],

@@ -89,6 +89,4 @@ def open_membership(place: str, lease_ns: int = 0) -> Membership:
         return EtcdMembership(addresses, lease_ns // 10**9, call_s)
     if not colon and place.endswith(".toml"):
         return StaticMembership(Path(place))
-    raise BadInput(
-        f"{place!r} is no place of a pod's map", "pod", "give a .toml file, or etcd:HOST:PORT,..."
-    )
+    raise BadInput(f"{place!r} is not a pod map", "pod", "give a .toml file, or etcd:HOST:PORT,...")

@@ -97,7 +97,7 @@ class EtcdMembership:
         for one in addresses:
             host, _, port = one.rpartition(":")
             if not host or not port.isdigit():
-                raise BadInput(f"{one!r} is no address of etcd", "pod", "write HOST:PORT")
+                raise BadInput(f"{one!r} is not an address of etcd", "pod", "write HOST:PORT")
         self._failed = urllib3.exceptions.HTTPError
         self._http = urllib3.PoolManager(timeout=call_s, retries=False)
         self._addresses, self._ttl_s = list(addresses), ttl_s

@@ -71,7 +71,7 @@ def bench_pod(
         raise BadInput(
             f"unknown faults: {', '.join(sorted(unknown))}",
             "bench pod",
-            f"choose from {', '.join(sorted(known))}",
+            f"choose one of {', '.join(sorted(known))}",
         )
     documents, board = Documents(seed), Board()
     with live_pod(folder, board) as (live, watch), hosts_of(live, deadline_s, board) as hosts:

@@ -26,7 +26,15 @@ from offstage.testbeds.lab.results.summary import PointInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LEDGER_NAME", "Described", "LedgerFile", "describe", "ledger_columns", "ledger_rows"]
+__all__ = [
+    "FIX",
+    "LEDGER_NAME",
+    "Described",
+    "LedgerFile",
+    "describe",
+    "ledger_columns",
+    "ledger_rows",
+]
 
 LEDGER_NAME = "ledger.parquet"
 POINTS_KEY = b"offstage.points"
@@ -165,5 +173,5 @@ def _readable(path: str | Path) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else "is not a Parquet file"
         raise BadInput(reason, str(path), FIX) from None
     except (pa.ArrowException, msgspec.MsgspecError) as error:
-        line = " ".join(str(error).split())
+        line = " ".join(str(error).split()).rstrip(".")
         raise BadInput(f"cannot be read: {line}", str(path), FIX) from None

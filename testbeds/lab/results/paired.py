@@ -23,6 +23,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
 from offstage.testbeds.lab.results.ledger_file import (
+    FIX,
     LEDGER_NAME,
     Described,
     describe,
@@ -96,8 +97,17 @@ class Difference(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def sides_of(run: Path) -> list[Side]:
-    """The points of a lab run, from its ledger."""
+    """The points of a lab run, from its ledger. BadInput for a run of another kind, and for a file
+    that belongs to none."""
     path = run / LEDGER_NAME if run.is_dir() else run.with_name(LEDGER_NAME)
+    if not run.exists():
+        raise BadInput("no such file or folder", str(run), FIX)
+    if run.is_file() and run.name not in (LEDGER_NAME, "summary.json"):
+        raise BadInput("not a run", str(run), FIX)
+    if not path.exists():
+        raise BadInput(
+            f"has no {LEDGER_NAME}, and only runs of the laboratory can be compared", str(run), FIX
+        )
     folder = path.parent
     return [
         Side(folder.name or str(folder), path, number, one.info, one.recurring)
@@ -134,8 +144,8 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
             else "no point of the two runs has the same policy and setting"
         )
         there = ", ".join(sorted({side.info.policy for side in first}))
-        fix = "choose from" if against else "sweep alike, or give --against and choose from"
-        raise BadInput(what, str(first[0].path if first else "no points"), f"{fix}: {there}")
+        fix = "choose one of" if against else "sweep alike, or give --against and choose one of"
+        raise BadInput(what, str(first[0].path if first else "no points"), f"{fix} {there}")
     return found
 
 

@@ -89,7 +89,7 @@ def of_run(folder: Path, policy: str = "") -> RunSeen:
     if kind == "pod":
         return RunSeen(policy or "all rows", digest(path), list(_of_pods(data, where, policy)))
     run = run_of(read_summary(path), policy, where)
-    return RunSeen(f"{run.name} on {run.storage}", digest(path), list(of_live(run)))
+    return RunSeen(run.called, digest(path), list(of_live(run)))
 
 
 def of_live(run: RunResult) -> Iterator[Seen]:

@@ -172,5 +172,5 @@ def _limit(value: Any, where: str) -> float:
     """A number from 0 on."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:
-        raise BadInput(f"{value!r} is no limit", where, "write a number from 0 on, such as 0.8")
+        raise BadInput(f"{value!r} is not a limit", where, "write a number from 0 on, such as 0.8")
     return float(value)

@@ -111,7 +111,7 @@ def at_rate(tokens_per_s: float, spec: Spec) -> Figure:
 
 def run_by_figures(run: RunResult, summary: Summary, why: str, where: str = "") -> Bottleneck:
     """What binds a live run by its figures alone; `why` it was not run again."""
-    return unchecked(where, f"{run.name} on {run.storage}", figures_of_run(run, summary), why)
+    return unchecked(where, run.called, figures_of_run(run, summary), why)
 
 
 def point_by_figures(point: PointSummary, summary: LabSummary, why: str) -> Bottleneck:

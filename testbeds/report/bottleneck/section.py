@@ -98,7 +98,7 @@ def absences(found: Bottleneck) -> list[str]:
     told: dict[tuple[str, str], list[str]] = {}
     for one in found.steps:
         if one.figure is None:
-            told.setdefault(("No figure of", one.figure_absent), []).append(one.name)
+            told.setdefault(("No figures for", one.figure_absent), []).append(one.name)
         if found.binds is not None and one.gain is None:
             told.setdefault(("Not run again with a change of", one.rerun_absent), []).append(
                 one.name

@@ -66,7 +66,7 @@ DEFINED = {
 }
 """The figure of each step."""
 MEANS = {
-    COMPUTE: "{} of a token's time is the GPU's own",
+    COMPUTE: "{} of a token's time is not spent waiting for blocks",
     HBM: "{} of the selected blocks were not in the HBM pool",
     ARENA: "{} of the demands missed for want of room in the arena",
     LINK: "the link is used {}",

@@ -83,7 +83,7 @@ class Plan:
         load: Load,
     ) -> "Plan":
         """BadInput for an unknown preset; suggests the nearest. The baselines are always there."""
-        own = read_preset(str(calibration) if calibration is not None else OWN)
+        own = read_preset(OWN) if calibration is None else _calibration(calibration)
         own = msgspec.structs.replace(own, name=OWN)  # not the file's: pages know it by this one
         chosen = dict.fromkeys(name for name in (*BASELINES, *(presets or DEFAULT)) if name != OWN)
         return Plan(
@@ -245,6 +245,17 @@ def small(folder: Path, command: str, progress: Progress) -> Comparison:
         load=Load(),
     )
     return compare_run(runs_of([folder])[0], plan, progress)
+
+
+def _calibration(path: Path) -> Preset:
+    """The preset that `asic validate --out` wrote. BadInput for any other file."""
+    try:
+        if path.suffix == ".toml":
+            return read_preset(str(path))
+        what = "not a calibration"
+    except BadInput as error:
+        what = f"not a calibration ({error.what})" if path.exists() else error.what
+    raise BadInput(what, f"--calibration: {path}", "give what `asic validate --out` wrote")
 
 
 def _preset(name: str) -> Preset:

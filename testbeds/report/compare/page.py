@@ -32,7 +32,7 @@ __all__ = [
 OF_THE_RUN = ("latency", "waterfall")
 """Pictures that show the recorded run's own times."""
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
-OF_RUN = "Hits and times of a fetch are the recorded run's own."
+OF_RUN = "Hits and fetch times are at the recorded run's own load, not at this one."
 PRICED = (
     "Prices and power are those of offstage plan, of its H100. Dollars and Wh pay for decoding; a "
     "plan's also pay for prefill."

@@ -255,7 +255,10 @@ ROWS = (
     Row(
         "stall_ms_p50",
         "stall p50",
-        "Stall of a token and its batch: half stalled no longer.",
+        "Time of a token, one step of one session, in fetches that waited for a block: half "
+        "stalled no longer. In the measured run it is put together from the log and the mean time "
+        "of each stage, so that all columns count alike; the host's own stall, in report.html, is "
+        "by its clock, of a token and its batch.",
         lambda one: milliseconds(one.stall_ns.p50 / 1e6),
     ),
     Row(

@@ -293,7 +293,7 @@ def read_measured(folder: Path, *, busy: bool) -> Recorded:
         machine = run.record.machine
         pressure = "" if machine.pressure is None else f"; CPU pressure {machine.pressure:.0%}"
         raise BadInput(
-            f"the machine was too busy for a measurement: the reactor waited {_waited(run):.0f} us "
+            f"the machine was too busy for a measurement: the reactor waited {_waited(run):.0f} µs "
             f"for a processor each time (limit {WAITED_MAX:.0f}){pressure}",
             str(run.path),
             "record it on a quiet machine, or with --isolate",

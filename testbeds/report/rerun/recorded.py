@@ -45,7 +45,7 @@ from offstage.testbeds.report.compare.recorded import LOG_NAME, RECORDS, Recorde
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 from offstage.testbeds.report.run.runs import run_of
 
-__all__ = ["Again", "recorded_bottleneck"]
+__all__ = ["FIX", "Again", "recorded_bottleneck"]
 
 NO_POOL = "a log holds demands, and not what a larger pool would have held"
 NO_LOG = "the run has no decision log; `offstage demo` and `offstage dpu serve --record` keep one"
@@ -148,7 +148,7 @@ def _figures(run: Recorded, trace: Trace, base: ChipRun, preset: Preset) -> dict
 def _subject(run: Recorded) -> str:
     if run.result is None:
         return run.path.name
-    return f"{run.result.name} on {run.result.storage}"
+    return run.result.called
 
 
 def _by_figures(folder: Path, policy: str) -> Bottleneck:

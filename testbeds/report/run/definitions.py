@@ -152,7 +152,7 @@ DEFINITIONS = (
     Definition(
         "token_ms_p50",
         "token p50",
-        "Time of one token from begin to end, including pacing.",
+        "Time of one token from start to end, including pacing.",
         "median over tokens, in ms",
         "lower",
     ),
@@ -354,8 +354,9 @@ DEFINITIONS = (
     Definition(
         "stages",
         "where time goes",
-        "Time in ns of each stage that a block passes, by name (reference/metrics.md); one in 31 "
-        "is timed, since the daemon's last reset.",
+        "Time in ns of each stage that a block passes, by name (reference/metrics.md), since the "
+        "daemon's last reset; one in 31 is timed, of a recorded run every command, read and write, "
+        "and of copies and checks one in 31.",
     ),
     Definition(
         "wear",

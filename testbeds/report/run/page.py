@@ -152,7 +152,9 @@ def setup_line(summary: Summary) -> str:
         f"storage: {storages}" if storages else "",
         f"seed {summary.seed}" if summary.model is None else "",
     ]
-    return ". ".join(_capital(piece.rstrip(".")) for piece in pieces if piece) + "."
+    first = _capital(pieces[0]) if summary.model is None else pieces[0]  # a model's own name
+    told = [first, *map(_capital, filter(None, pieces[1:]))]
+    return ". ".join(piece.rstrip(".") for piece in told) + "."
 
 
 def _seeded(summary: Summary) -> str:

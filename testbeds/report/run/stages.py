@@ -46,8 +46,9 @@ def stages_figure(groups: Sequence[Group]) -> Figure | None:
         "Where time goes",
         [_plot(group, stages) for group, stages in timed],
         "For the run with the most prefetchers: from the median to the 99th percentile of each "
-        "stage that a block passes, on a logarithmic scale. One in 31 is timed; a quantile is at "
-        "most an eighth too large.",
+        "stage that a block passes, on a logarithmic scale. One in 31 is timed; of a recorded run "
+        "every command, read and write, and of copies and checks one in 31. A quantile is at most "
+        "an eighth too large.",
     )
 
 

@@ -76,7 +76,7 @@ def open_trace(
         raise BadInput(
             f"times in {time_unit}"
             if found.time_unit
-            else f"a time unit, and times of format {found.name} are no numbers",
+            else f"a time unit, and times of format {found.name} are not numbers",
             "--time-unit",
             f"give one of {', '.join(PER_SECOND)}" if found.time_unit else "leave it out",
         )

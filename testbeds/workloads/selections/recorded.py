@@ -133,7 +133,7 @@ _RUN = msgspec.json.Decoder(_Run)
 
 
 def _parse(line: bytes, where: str) -> _Run:
-    run = json_line(_RUN, line, where, "see docs/reference/workloads.md", "is no recorded run")
+    run = json_line(_RUN, line, where, "see docs/reference/workloads.md", "is not a recorded run")
     if not (1 <= run.layers <= 4096 and run.block_tokens >= 1 and run.steps):
         raise _bad("a run without layers, tokens of a block or steps", where, "record one step")
     if run.prompt_tokens < run.block_tokens or run.prompt_tokens > 1 << 30:

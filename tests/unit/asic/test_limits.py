@@ -137,7 +137,7 @@ def test_the_command_prints_and_keeps_the_table(
     ("options", "what"),
     [
         (["--limit", "dedup.entries=64"], "add --closed-loop"),
-        (["--closed-loop", "--limit", "dedup.entries=x"], "no list of sizes"),
+        (["--closed-loop", "--limit", "dedup.entries=x"], "not a list of sizes"),
         (["--closed-loop", "--limit", "dedup.entrys=64"], "did you mean 'dedup.entries'"),
         (["--closed-loop", "--limit", "dedup.entries=0"], "dedup.entries"),
         (["--closed-loop", "--preset", "bluefield3", "--limit", "dedup.entries=9"], "in memory"),

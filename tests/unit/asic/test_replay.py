@@ -306,7 +306,7 @@ def test_the_command_shows_and_keeps_a_run(
     assert "bluefield3 (uncalibrated), closed-loop" in text and "reactor" in text
     assert "tenant" in text
     assert run([*command[:-1], str(good / "decisions.log" / "no")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_a_read_that_takes_its_own_time_gives_the_logs_times(trace: Trace) -> None:

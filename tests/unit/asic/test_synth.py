@@ -36,7 +36,8 @@ def test_libraries_are_merged_without_power(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("not one", "no liberty file"), (GATES, "no flop"), (None, "cannot be read")]
+    ("text", "says"),
+    [("not one", "not a liberty file"), (GATES, "no flop"), (None, "cannot be read")],
 )
 def test_what_is_no_library_is_refused(text: str | None, says: str, tmp_path: Path) -> None:
     path = tmp_path / "cells.lib"

@@ -77,12 +77,12 @@ def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> 
     ("settings", "words"),
     [
         ({}, "storage.path is empty"),
-        (PATH | {"arena.payload": "33KiB"}, "no multiple of storage.lba"),
+        (PATH | {"arena.payload": "33KiB"}, "not a multiple of storage.lba"),
         (PATH | {"arena.size": "64KiB"}, "raise arena.size"),
         (PATH | {"store.segment": "64KiB"}, "raise store.segment"),
         (PATH | {"storage.size": "16MiB"}, "raise storage.size"),
         (PATH | {"limits.port_entries": "48"}, "power of two"),
-        (PATH | {"daemon.endpoint": "7411"}, "no endpoint"),
+        (PATH | {"daemon.endpoint": "7411"}, "not an endpoint"),
         (PATH | {"daemon.endpoint": "tcp://0.0.0.0:7411"}, "without CURVE"),
         (PATH | {"daemon.metrics_endpoint": "9411"}, "host:port"),
         (PATH | {"store.write": "back", "store.dirty_max": "99999"}, "lower store.dirty_max"),
@@ -211,7 +211,11 @@ def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> N
     assert derive(alone).core_reads == alone.limits.reads
     with pytest.raises(BadInput, match="add up to 100 %"):
         derive(load(write(tmp_path, two.format(100)), PATH, {}))
-    for names, words in (("'a' 'a'", "twice"), ("'operator'", "no name"), ("'a/b'", "no name")):
+    for names, words in (
+        ("'a' 'a'", "twice"),
+        ("'operator'", "not a name"),
+        ("'a/b'", "not a name"),
+    ):
         text = "".join(f"[[tenant]]\nname = {name}\n" for name in names.split())
         with pytest.raises(BadInput, match=words):
             derive(load(write(tmp_path, text), PATH, {}))

@@ -233,7 +233,7 @@ def figures(device: Any) -> TenantFigures:
 )
 def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, name: str) -> None:
     """A tenant with any such name is refused at the start."""
-    with pytest.raises(BadInput, match=r"is no name for a tenant|not printable"):
+    with pytest.raises(BadInput, match=r"is not a name for a tenant|not printable"):
         derive(Config(tenants=(Tenant(name=name),)))
     told = Snapshot(
         tenants={name: device.ledger()},

@@ -43,6 +43,21 @@ def invented(policy: str, seeds: tuple[int, ...] = (1, 2), **changes: int) -> li
     return [LAB.run(policy, 2.0, seed, **changes) for seed in seeds]
 
 
+def test_what_is_no_run_of_the_laboratory_is_named_itself(write: Write, tmp_path: Path) -> None:
+    """A demo's folder, a file beside a run, and nothing: not the ledger that they lack."""
+    beside = write("a", {"none": invented("none")}) / "other.json"
+    beside.write_text("{}")
+    for given, what in (
+        (tmp_path, "only runs of the laboratory can be compared"),
+        (beside, "not a run"),
+        (tmp_path / "nosuch", "no such file or folder"),
+    ):
+        with pytest.raises(BadInput, match=what) as caught:
+            sides_of(given)
+        assert caught.value.where == str(given)
+    assert sides_of(beside.with_name("ledger.parquet"))
+
+
 def test_a_difference_is_that_of_the_sums(write: Write) -> None:
     """It equals a plain sum over all rows of both sides."""
     runs = {policy: invented(policy) for policy in ("none", "ema")}
@@ -103,7 +118,7 @@ def test_points_of_two_runs_meet_at_their_setting(write: Write) -> None:
     assert names(pairs(a, a, "none")) == [("a none", "a ema"), ("a none", "a window")]
     other = sides_of(write("c", runs, buffer_over_k=4.0))
     for second, against in ((other, ""), (b, "belady")):
-        with pytest.raises(BadInput, match="choose from: ema, none, window"):
+        with pytest.raises(BadInput, match="choose one of ema, none, window"):
             pairs(a, second, against)
 
 

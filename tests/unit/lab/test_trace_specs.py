@@ -172,6 +172,27 @@ def test_another_trace_takes_the_place_of_the_specs(
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--set workload.steps=NaN", "--set workload.steps=NaN: expected"),
+        ("--set workload.stepz=3", "--set workload.stepz=3: unknown key 'stepz'"),
+        ("--set workloads.x=3 --seed 1", "--set workloads.x=3: unknown key 'workloads'"),
+        ("--set tier.device=nosuch", "--device nosuch: no preset"),
+        ("--device nosuch", "--device nosuch: no preset"),
+        ("--seed 1 --seed -1", "--seed 1 --seed -1: expected"),
+        ("--trace no/such", "--trace no/such: "),
+    ],
+)
+def test_an_option_that_spoils_a_spec_is_named_in_its_place(
+    given: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not the spec's file, which is right."""
+    assert run(["lab", "run", "demo-128k", *given.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"offstage: {says}") and "demo-128k" not in line
+
+
+@pytest.mark.parametrize(
     ("more", "changes", "said"),
     [
         ("", {"workload.trace": "x"}, "--trace and --set workload.trace"),

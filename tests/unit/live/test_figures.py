@@ -220,6 +220,6 @@ def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
     )
     where = f"on {runs[0].storage}"
     assert note_lines(summary.noted()) == [
-        f"note: many are late (none {where}: 48 %; window {where}: 64 %)",
+        f"note: many are late (no prefetch {where}: 48 %; window {where}: 64 %)",
         "note: it is warm",
     ]

@@ -133,6 +133,18 @@ def test_a_file_where_a_folder_should_be(
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_file_on_the_way_is_named_and_is_not_a_matter_of_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a comparison, which takes minutes, says so before it reads its run."""
+    (tmp_path / "file").write_text("mine")
+    for words in (["plan"], ["compare", "nosuch"]):
+        for out in (tmp_path / "file", tmp_path / "file/deeper"):
+            assert run([*words, "--out", str(out)]) == 2
+            said = capsys.readouterr().err.splitlines()[-1]
+            assert said == f"offstage: {tmp_path}/file: is not a folder; name another path"
+
+
 def test_every_bench_looks_at_its_outputs_before_it_runs() -> None:
     """`writable` checks every file that a bench writes."""
     import typer

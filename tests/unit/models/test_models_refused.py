@@ -70,9 +70,13 @@ def letters(count: int) -> list[str]:
 
 
 FILES: dict[str, tuple[dict[str, Any], Callable[[Path], None] | None, str]] = {
-    "cut in its tensors": ({}, cut, "no whole GGUF file"),
-    "cut in its head": ({}, lambda path: path.write_bytes(b"GGUF\3\0\0\0"), "no whole GGUF file"),
-    "a page": ({}, lambda path: path.write_text("<html>"), "no whole GGUF file"),
+    "cut in its tensors": ({}, cut, "not a whole GGUF file"),
+    "cut in its head": (
+        {},
+        lambda path: path.write_bytes(b"GGUF\3\0\0\0"),
+        "not a whole GGUF file",
+    ),
+    "a page": ({}, lambda path: path.write_text("<html>"), "not a whole GGUF file"),
     "another architecture": (
         {"general__architecture": "mamba"},
         None,

@@ -122,6 +122,8 @@ def test_a_run_that_cannot_run_again_has_its_figures_and_the_reason() -> None:
     assert found.binds is None and found.by_figures == FLASH
     assert found.sentence == "By its figures flash binds: the flash is used 40.0 %."
     assert found.reading == "Not checked by a re-run: no log."
+    busy = unchecked("run", "arm", figures(compute=0.9), "no log")
+    assert busy.sentence.endswith("90.0 % of a token's time is not spent waiting for blocks.")
     assert all(one.gain is None and one.tokens_per_s is None for one in found.steps)
     lost = unchecked("run", "arm", figures(link=None, dpu=None), "no log")
     assert lost.sentence.endswith("without those of link and DPU.")

@@ -57,6 +57,14 @@ def test_models_stand_beside_each_other(page: str) -> None:
     assert "by-model" not in render(msgspec.structs.replace(whole, models=[]))
 
 
+def test_what_is_not_as_the_run_measured_it_says_so(page: str) -> None:
+    """Hits and fetches under a load are not the run's alone: a modelled column has its own. The
+    measured stall is put together, and is not that of the run's report."""
+    text = " ".join(page.split())
+    assert "Hits and fetch times are at the recorded run&#x27;s own load, not at this one." in text
+    assert "In the measured run it is put together from the log" in text
+
+
 def test_no_two_units_of_a_chart_have_one_colour() -> None:
     """Of fifteen units as many as there are colours have one each, the largest; the rest is grey,
     and the legend says so."""

@@ -83,6 +83,18 @@ def test_a_calibration_is_the_model_of_the_measured_machine(tmp_path: Path) -> N
     assert plan.calibrated and plan.own.name == "dpu_x86_measured"
 
 
+@pytest.mark.parametrize("name", ["other.json", "other.toml", "asic_7nm", "none.toml"])
+def test_what_is_not_a_calibration_names_its_option(name: str, tmp_path: Path) -> None:
+    """A result of another command, a preset of another shape, a preset's name, no file."""
+    if name.startswith("other"):
+        (tmp_path / name).write_text("{}" if name.endswith("json") else "[nothing]\n")
+    given = Path(name) if "." not in name else tmp_path / name
+    with pytest.raises(BadInput) as caught:
+        Plan.of([], samples=1, deep=False, calibration=given, command="", load=Load())
+    assert caught.value.where == f"--calibration: {given}"
+    assert caught.value.fix == "give what `asic validate --out` wrote"
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no decision log"):
         find_runs(tmp_path)
@@ -101,7 +113,7 @@ def test_a_recording_of_a_busy_machine_is_no_measurement(
     if not refused:
         assert validate.read_measured(folder, busy=False).path == folder
         return
-    with pytest.raises(BadInput, match=r"waited 110 us for a processor each time.*pressure 90%"):
+    with pytest.raises(BadInput, match=r"waited 110 µs for a processor each time.*pressure 90%"):
         validate.read_measured(folder, busy=False)
 
 

@@ -93,5 +93,5 @@ def test_absent_and_unwritable(made: SimpleNamespace, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read_summary(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(BadInput, match="is not a folder"):
         write_report(made.summary(), tmp_path / "file/report.html")

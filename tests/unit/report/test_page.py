@@ -198,6 +198,7 @@ def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace, show
     assert section.index("storage reads") < section.index("host copies")
     assert section.count('aria-label="storage reads, p50') == 2, "wide, and again for phones"
     assert ">120 µs<" in section
+    assert "of a recorded run every command, read and write" in " ".join(section.split())
 
 
 def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace, shown: str) -> None:

@@ -158,7 +158,7 @@ def test_a_drive_that_is_like_another_has_its_numbers_as_guesses(tmp_path: Path)
     path = tmp_path / "mine.toml"
     text = (FOLDER / "kioxia-cm9.toml").read_text(encoding="utf-8")
     path.write_text(text.replace("micron-9550", "kioxia-cm9"), encoding="utf-8")
-    with pytest.raises(BadInput, match="no drive with numbers of its own"):
+    with pytest.raises(BadInput, match="not a drive with numbers of its own"):
         read_drive(path)
 
 

@@ -179,8 +179,14 @@ def test_servegen_draws_lengths_from_the_clients_own(tmp_path: Path) -> None:
         ('{"a": {"input_tokens": "{}", "output_tokens": "{}"}}', "at no time"),
         ('{"0": {"input_tokens": "{1: 1}"}}', "no output_tokens"),
         ('{"0": {"input_tokens": "{1: 1}", "output_tokens": 7}}', "no text of a dict"),
-        ('{"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}', "'1: -1' is no length"),
-        ('{"0": {"input_tokens": "{-1: 1}", "output_tokens": "{1: 1}"}}', "'-1: 1' is no length"),
+        (
+            '{"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}',
+            "'1: -1' is not a length",
+        ),
+        (
+            '{"0": {"input_tokens": "{-1: 1}", "output_tokens": "{1: 1}"}}',
+            "'-1: 1' is not a length",
+        ),
         ('{"0": {"input_tokens": "{1: 0}", "output_tokens": "{1: 1}"}}', "shares of 0"),
     ],
 )
@@ -244,8 +250,8 @@ LONG = b"".join(json.dumps({**HASHED, "timestamp": n}).encode() + b"\n" for n in
         (rows({k: v for k, v in WEKA.items() if k != "id"}), "t:1", "missing required field `id`"),
         (rows({**CALLS[0], "session_id": 3}), "t:1", "Expected `str`"),
         (text(AZURE + "2023-11-16 18:15:46.4,374,44\n"), "t:3", "earlier than the first"),
-        (text(AZURE + "2023-11-16 18:15:47,NaN,44\n"), "t:3", "no number of tokens"),
-        (text(AZURE + "2023-11-16 18:15:47,-3,44\n"), "t:3", "no number of tokens"),
+        (text(AZURE + "2023-11-16 18:15:47,NaN,44\n"), "t:3", "not a number of tokens"),
+        (text(AZURE + "2023-11-16 18:15:47,-3,44\n"), "t:3", "not a number of tokens"),
         (text(AZURE + "2023-13-16 18:15:47,3,44\n"), "t:3", "'2023-13-16 18:15:47'"),
         (text(AZURE + "2023-11-16 18:15:47,3\n"), "t:3", "2 fields"),
         (text(AZURE.splitlines()[0] + "\n"), "t", "holds no request"),
@@ -326,4 +332,4 @@ def test_the_command_imports_and_says_what_it_did(
     assert offstage("trace", "import", session, "--out", session / "o") == 2
     assert offstage("trace", "import", session, "--trace-format", "csv", "--out", out) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2 and "cannot be written" in errors[0] and "no format 'csv'" in errors[1]
+    assert len(errors) == 2 and "is not a folder" in errors[0] and "no format 'csv'" in errors[1]

@@ -110,7 +110,7 @@ def rows(*changed: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"layers": "two"}, "is no recorded run"),
+        ({"layers": "two"}, "is not a recorded run"),
         ({"layers": 0}, "without layers"),
         ({"steps": []}, "without layers, tokens of a block or steps"),
         ({"prompt_tokens": 1}, "a prompt of 1 tokens"),
@@ -136,7 +136,7 @@ def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no run"):
         SelectionWorkload(written(tmp_path / "empty"))
     (tmp_path / "text").write_text("hello\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="is no recorded run"):
+    with pytest.raises(BadInput, match="is not a recorded run"):
         SelectionWorkload(tmp_path / "text")
     whole = gzip.compress(json.dumps(a_run()).encode())
     (tmp_path / "torn.gz").write_bytes(whole[:-9])

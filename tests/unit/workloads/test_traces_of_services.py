@@ -326,10 +326,14 @@ def lines(content: str) -> Rows:
         (rows(chat(2, 1, 0, [1]), chat(1, -1, 1, [1])), 2, "chat_id 1 comes after an answer"),
         (rows(chat(2, 1, 5, [1]), chat(3, -1, 1, [1])), 2, "before the previous one"),
         (rows(chat(2, 1, 5, [1]), chat(3, -1, 6, [1], input_length=90)), 2, "1 blocks for 90"),
-        (lines(V1 + "5,ChatGPT,472,18,490,log\n-1,ChatGPT,472,18,490,log\n"), 3, "'-1' is no time"),
+        (
+            lines(V1 + "5,ChatGPT,472,18,490,log\n-1,ChatGPT,472,18,490,log\n"),
+            3,
+            "'-1' is not a time",
+        ),
         (lines(V1 + "5,ChatGPT,472,18,490,log\n4,ChatGPT,472,18,490,log\n"), 3, "before the prev"),
         (lines(V1 + "5,ChatGPT,472,18,490,log\n6,Chat"), 3, "the last line is torn"),
-        (lines(V1 + "5,ChatGPT,47.5,18,490,log\n"), 2, "Request tokens '47.5' is no number"),
+        (lines(V1 + "5,ChatGPT,47.5,18,490,log\n"), 2, "Request tokens '47.5' is not a number"),
         (lines(V1 + "5,ChatGPT,47,18,490,log\n\n"), 3, "0 fields"),
         (
             lines(

@@ -32,7 +32,9 @@ def _read(source: Source) -> Trace:
     failed = of_sessions = 0
     for where, (time, asked, answered, session) in rows(source, COLUMNS, (SESSION,), _EXPECTED):
         if not _TIME.fullmatch(time):
-            raise BadInput(f"Timestamp {time[:40]!r} is no time of 0 s or later", where, _EXPECTED)
+            raise BadInput(
+                f"Timestamp {time[:40]!r} is not a time of 0 s or later", where, _EXPECTED
+            )
         outputs = tokens(answered, "Response tokens", where, _EXPECTED)
         columns.add(
             where,

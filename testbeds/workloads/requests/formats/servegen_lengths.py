@@ -90,7 +90,7 @@ def _table(text: object, where: str) -> _Table:
                 raise ValueError
         except ValueError:
             part = inner.split(",")[at][:40]
-            raise BadInput(f"{part!r} is no length and its share", where, _EXPECTED) from None
+            raise BadInput(f"{part!r} is not a length and its share", where, _EXPECTED) from None
     total = shares.sum()
     if bins and not total > 0:
         raise BadInput("shares of 0 in all", where, _EXPECTED)

@@ -61,5 +61,5 @@ def rows(
 def tokens(text: str, name: str, where: str, expected: str) -> int:
     """A number of tokens. BadInput: it is none."""
     if not _COUNT.fullmatch(text):
-        raise BadInput(f"{name} {text[:40]!r} is no number of tokens", where, expected)
+        raise BadInput(f"{name} {text[:40]!r} is not a number of tokens", where, expected)
     return int(text)

@@ -22,6 +22,7 @@ from offstage.bindings import units
 from offstage.bindings.errors import BadInput, nearest
 
 __all__ = [
+    "SEED_MAX",
     "Option",
     "Price",
     "Rate",
@@ -60,6 +61,8 @@ KINDS = {
     tuple: ("is not a list of names", 'write ["{}"]'),
 }
 """The error and the fix for a bad value of each kind; the fix shows the first choice."""
+SEED_MAX = (1 << 63) - 1
+"""The greatest seed: it is a C `long` on its way into numpy, and 64 bits in the engines."""
 WHOLE = re.compile(r"\s*[+-]?[0-9][0-9_]{0,40}\s*")
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.cli.common import ClusterOption, Format, FormatOption, JobsOption, emit
+from offstage.testbeds.cli.common import (
+    ClusterOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    emit,
+    seed_option,
+)
 from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.cli.names import presets, specs
 from offstage.testbeds.table import Table
@@ -37,7 +44,7 @@ SpecArgument = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="folder for the results")]
 SeedOption = Annotated[
-    list[int] | None, typer.Option("--seed", help="seed in place of the spec's; may be repeated")
+    list[int] | None, seed_option("seed in place of the spec's; may be repeated")
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -16,6 +16,7 @@ from offstage.testbeds.cli.common import (
     TimeUnitOption,
     emit,
     parse_settings,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def pod(
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option("--seed", help="seed in place of the spec's; may be repeated"),
+        seed_option("seed in place of the spec's; may be repeated"),
     ] = None,
     beside: Annotated[
         list[Path] | None,

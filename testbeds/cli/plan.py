@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.names import devices, gpus, kv_models
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def plan(
         Path | None, typer.Option("--out", metavar="DIR", help="folder for the page")
     ] = None,
     inputs: Annotated[bool, typer.Option("--inputs", help="show every input instead")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws behind ranges")] = 0,
+    seed: Annotated[int, seed_option("seed of the draws behind ranges")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tier KV should wait in between turns, how much of it, and at what price, with ranges.

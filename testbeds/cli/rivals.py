@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.names import devices, gpus, kv_models
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ StepsAsked = Annotated[
 DrawsAsked = Annotated[
     int, typer.Option("--draws", min=8, max=10_000, help="behind ranges; a quarter in the map")
 ]
-SeedAsked = Annotated[int, typer.Option("--seed", min=0, help="seed of the draws behind ranges")]
+SeedAsked = Annotated[int, seed_option("seed of the draws behind ranges")]
 
 
 def rivals(

@@ -1,6 +1,5 @@
 """The question to the rivals: a use, its model, users and context, and the budget of a GPU."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +18,8 @@ from offstage.testbeds.workloads.selections.scores_file import open_capture
 __all__ = ["USES", "Asked", "Use", "of_capture", "of_use"]
 
 Use = Literal["tokens", "blocks", "prefix"]
+ASKED_MAX = 1e9
+"""Dollars of a budget, and seconds of a token: more buys nothing, and need not be computed."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +69,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             if name not in DTYPES:
                 raise BadInput(f"unknown {what} {name!r}", "rivals", nearest(name, DTYPES))
         for what, value in (("budget", self.budget), ("pace", self.pace_s)):
-            if not (math.isfinite(value) and value > 0):
-                raise BadInput(f"{what} = {value:g}", "rivals", "give one above 0")
+            if not 0 < value <= ASKED_MAX:
+                fix = f"give one above 0, and at most {ASKED_MAX:g}"
+                raise BadInput(f"{what} = {value:g}", "rivals", fix)
         groups = {one.kind for one in self.shape().groups}
         if not groups <= {"full", "latent", "indexer"}:
             raise BadInput(

@@ -203,6 +203,8 @@ def test_a_capture_sets_the_block_and_stands_beside_drawn_selections(
         (["--rivals", "dram,tape"], "tape"),
         (["--budget", "0"], "budget"),
         (["--budget", "nan"], "budget"),
+        (["--budget", "1e308"], "at most 1e+09"),
+        (["prefix", "--pace", "1e308"], "at most 1e+09"),
         (["--budget", "1", "--rivals", "dpu,nvme"], "no rival carries one session"),
         (["--gpu", "abacus"], "abacus"),
         (["--model", "gemma-3-270m"], "gemma-3-270m"),

@@ -125,7 +125,11 @@ GranuleOption = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", help="folder for summary.json, report.html and requests.parquet"),
+    typer.Option(
+        "--out",
+        help="folder for summary.json, report.html and requests.parquet; with --model, for "
+        "model.json alone",
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput, nearest
-from offstage.bindings.settings import check_known
+from offstage.bindings.settings import check_given, check_known
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES, parameters
 from offstage.testbeds.plan.question import parse_tokens
@@ -99,6 +99,7 @@ def of_use(use: str, given: dict[str, object]) -> Asked:
     """The question of a use, with values of the command line, None for those not given. BadInput as
     `Asked.check` but for names of the catalog."""
     check_known(use, USES, "rivals", "use")
+    check_given(given, Asked)
     words = {"use": use, **USES[use], **{k: one for k, one in given.items() if one is not None}}
     try:
         return msgspec.convert(words, Asked)

@@ -196,7 +196,8 @@ def test_a_capture_sets_the_block_and_stands_beside_drawn_selections(
     ("words", "wrong"),
     [
         (["sums"], "unknown use 'sums'"),
-        (["--k", "200000"], "Expected `int` <= 100000"),
+        (["--k", "200000"], "--k: 200000; give 1 to 100,000"),
+        (["--users", "1000000000"], "--users: 1000000000; give 1 to 1,000,000"),
         (["--k", "60000"], "over a quarter"),
         (["--context", "none"], "not a number of tokens"),
         (["--rivals", "dram"], "two or more"),

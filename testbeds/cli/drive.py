@@ -36,7 +36,9 @@ RoomOption = Annotated[
 ]
 SpareOption = Annotated[
     float | None,
-    typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
+    typer.Option(
+        "--spare", metavar="PERCENT", min=0, max=99, help="of the flash; default: the preset's"
+    ),
 ]
 TokenOption = Annotated[
     str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")

@@ -40,7 +40,7 @@ ENGINES = ("vllm", "lmcache", "sglang", "cmx")
 """What a plan may be for; `cmx` is LMCache over `libdoca_kv`."""
 NAMES_MAX = 2**32 - 1
 """Chunks that one decision core can name: they are numbered in 32 bits (ofs_core.h)."""
-TOKENS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
+TOKENS = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
 SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 

@@ -301,6 +301,7 @@ def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
     [
         ({"model": "gpt-5"}, "no published geometry"),
         ({"users": 0}, "--users: 0; give 1 to"),
+        ({"context": "9" * 400}, "is not a number of tokens"),
         ({"users": 10**9, "context": "1M"}, "a tier can name"),
         ({"context": "12x"}, "not a number of tokens"),
         ({"context": 0}, "0 tokens"),

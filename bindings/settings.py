@@ -22,6 +22,7 @@ from offstage.bindings import units
 from offstage.bindings.errors import BadInput, nearest
 
 __all__ = [
+    "SEED_MAX",
     "Option",
     "Price",
     "Rate",
@@ -30,6 +31,7 @@ __all__ = [
     "Time",
     "about",
     "check_bounds",
+    "check_given",
     "check_known",
     "convert",
     "declared",
@@ -60,6 +62,8 @@ KINDS = {
     tuple: ("is not a list of names", 'write ["{}"]'),
 }
 """The error and the fix for a bad value of each kind; the fix shows the first choice."""
+SEED_MAX = (1 << 63) - 1
+"""The greatest seed: it is a C `long` on its way into numpy, and 64 bits in the engines."""
 WHOLE = re.compile(r"\s*[+-]?[0-9][0-9_]{0,40}\s*")
 
 
@@ -256,6 +260,19 @@ def check_bounds(options: msgspec.Struct, where: str) -> None:
         value = getattr(options, one.name)
         if one.low is not None and one.high is not None and not one.low <= value <= one.high:
             raise BadInput(f"{one.name} = {value:,}", where, f"give {one.low:,} to {one.high:,}")
+
+
+def check_given(given: Mapping[str, Any], table: type[msgspec.Struct]) -> None:
+    """BadInput, naming the option, for a number of the command line that a field of a struct does
+    not take. The field's bounds may be those of msgspec alone."""
+    for one in msgspec.structs.fields(table):
+        value = given.get(one.name)
+        bounds: Any = get_args(one.type)[1:] if isinstance(value, int | float) else ()
+        for meta in bounds:
+            low, high = getattr(meta, "ge", None), getattr(meta, "le", None)
+            if low is not None and high is not None and not low <= value <= high:
+                option = f"--{one.name.replace('_', '-')}"
+                raise BadInput(f"{value}", option, f"give {low:,} to {high:,}")
 
 
 def convert(tables: Mapping[str, Any], kind: type[T], where: str) -> T:

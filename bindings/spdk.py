@@ -6,6 +6,7 @@ firmware by pointer; from then on a storage can be opened as `spdk`, with transp
 lasts until the process ends; a child of fork may not use it.
 """
 
+import importlib.util
 from typing import Any
 
 from offstage.bindings import firmware
@@ -23,8 +24,9 @@ def _extension() -> Any:
         try:
             from offstage.bindings import _spdk
         except ImportError as error:
+            absent = importlib.util.find_spec("offstage.bindings._spdk") is None
             raise BadInput(
-                f"storage spdk is not in this build ({error})",
+                "storage spdk is not in this build" + ("" if absent else f" ({error})"),
                 "storage.backend",
                 "install SPDK, name its pkg-config folder in PKG_CONFIG_PATH and build again, "
                 "or choose io_uring",

@@ -25,6 +25,8 @@ from offstage.bindings.settings import check_known, read_toml
 __all__ = ["Dated", "dated_numbers", "finite", "read_number", "read_numbers"]
 
 KEYS = ("value", "unit", "low", "high", "source", "tag")
+VALUE_MIN, VALUE_MAX = 1e-18, 1e18
+"""Of a number that is not 0, in its unit: what is computed from several of them stays finite."""
 
 
 class Dated(Number, frozen=True, kw_only=True):
@@ -109,12 +111,17 @@ def read_number(
 
 
 def finite(value: Any, where: str) -> float:
-    """A value from a file. BadInput unless it is a number, finite and not negative."""
+    """A value from a file. BadInput unless it is a number, finite, not negative, and neither
+    beyond `VALUE_MAX` nor below `VALUE_MIN`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(f"{value!r} is not a number", where, "write one such as 64 or 0.5")
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value < math.inf:
         what = "negative" if value < 0 else "not a finite number"
         raise BadInput(f"{value} is {what}", where, "give 0 or more")
+    if value and not VALUE_MIN <= value <= VALUE_MAX:
+        what = "too large" if value > VALUE_MAX else "too small"
+        fix = f"give 0, or {VALUE_MIN:g} to {VALUE_MAX:g}"
+        raise BadInput(f"{str(value)[:24]} is {what}", where, fix)
     return value
 
 

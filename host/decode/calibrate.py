@@ -13,6 +13,7 @@ import copy
 import datetime
 import importlib.metadata
 import importlib.util
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ WIDTHS: dict[str, tuple[int, int]] = {"llama-3-8b": (4096, 14336), "llama-3-70b"
 REPEATS, REPEATS_MIN = 9, 3
 SHORTEST_S, LONGEST_S = 2e-3, 2.0
 """Least time of one measurement, which repeats the call; limit for all measurements of a part."""
+BATCH_MAX, TOKENS_MAX = 1 << 16, 1 << 24
+"""Sessions of a batch, and tokens of a context."""
 WRITTEN_BLOCKS = 32
 """Blocks written per batch when a context for selection is filled."""
 
@@ -76,8 +79,16 @@ class Plan:
             )
         for name in self.selectors:
             selector(name, self.geometry)
-        if min(*self.batches, *self.tokens, *self.widths, self.context_tokens) < 1:
-            raise BadInput("a batch, a length or a width below 1", "host calibrate", "give 1 or up")
+        if min(self.widths) < 1:
+            raise BadInput("a width below 1", "host calibrate", "give 1 or up")
+        for option, given, most in (
+            ("--batch", self.batches, BATCH_MAX),
+            ("--tokens", self.tokens, TOKENS_MAX),
+            ("--context-tokens", (self.context_tokens,), TOKENS_MAX),
+        ):
+            wrong = [one for one in given if not 1 <= one <= most]
+            if wrong:
+                raise BadInput(str(wrong[0]), option, f"give 1 to {most:,}")
 
 
 def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -> DecodeCost:
@@ -121,7 +132,11 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
                         )
                     )
                     advance(1)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (MemoryError, RuntimeError) as error:
+        # The allocator of a CPU has no class of its own for it.
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and "DefaultCPUAllocator" not in str(error):
+            raise
         raise RunFailed(
             "not enough memory", plan.device, "give a smaller --batch or fewer --tokens"
         ) from None
@@ -165,10 +180,20 @@ class _Layer:
         return torch.randn(rows, columns, **self._options).mul_(rows**-0.5)
 
 
+def _check_fits(plan: Plan, size_bytes: int) -> None:
+    """MemoryError for more than this machine has: the system would hand it out, and then kill the
+    process that touches it."""
+    if plan.device == "cpu" and size_bytes > os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    ):
+        raise MemoryError
+
+
 def _attention(plan: Plan, arrays: Arrays, batch: int, tokens: int) -> Callable[[], Any]:
     """The kernel over `tokens` tokens of each session, in scattered blocks."""
     shape = plan.geometry
     blocks = shape.block_count(tokens)
+    _check_fits(plan, batch * blocks * shape.block_bytes(0))
     memory = arrays.memory(batch * blocks, shape.block_bytes(0), 1)
     pool = arrays.paged(memory.storage, shape.block_shape(0), shape.value_type)
     random = np.random.default_rng(0)
@@ -188,6 +213,7 @@ def _selection(plan: Plan, batch: int, name: str) -> Callable[[], Any]:
     shape, rule, random = plan.geometry, SelectionRule(name), np.random.default_rng(0)
     keys = random.standard_normal((WRITTEN_BLOCKS, *shape.block_shape(0)[1:]), dtype=np.float32)
     blocks = shape.block_count(plan.context_tokens)
+    _check_fits(plan, batch * blocks * shape.block_bytes(0) // shape.block_tokens)
     first = selectors_of(plan.kernel, plan.device)(name, shape)
     for begin in range(0, blocks, WRITTEN_BLOCKS):
         first.write(begin, keys[: blocks - begin])

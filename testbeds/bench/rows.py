@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.units import (
     format_count,
@@ -20,7 +21,7 @@ from offstage.bindings.units import (
 )
 from offstage.testbeds.table import Cell, Column, Table, answers
 
-__all__ = ["UNITS", "Aim", "BenchResult", "Comparison", "Row", "aimed"]
+__all__ = ["UNITS", "Aim", "BenchResult", "Comparison", "Row", "aimed", "check_size"]
 
 Comparison = Literal["<=", "<", ">="]
 UNITS: dict[str, Callable[[float], str]] = {
@@ -62,6 +63,14 @@ class Aim(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.comparison} {UNITS[self.unit](self.bound)} {self.of}".rstrip()
+
+
+def check_size(rounds: int, scale: float) -> None:
+    """BadInput, naming the option, for a bench of no rounds or of another scale than it has."""
+    if rounds < 1:
+        raise BadInput(f"{rounds}", "--rounds", "give 1 or more")
+    if not 0 < scale <= 10:
+        raise BadInput(f"{scale:g}", "--scale", "give one above 0, up to 10")
 
 
 def aimed(

@@ -23,7 +23,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.units import format_size
 from offstage.dpu.storage.spdk_target import Target
-from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed, check_size
 
 __all__ = ["CaseFigures", "SpdkResult", "bench_spdk", "rows_of"]
 
@@ -97,8 +97,7 @@ def bench_spdk(
     """Each transport and case. `program`: the nvmf_tgt; spdk_nvme_perf is in the same folder.
     `scale` shrinks a run of ours, in seconds. BadInput if one is missing."""
     spdk.ensure()
-    if rounds < 1 or not 0 < scale <= 10:
-        raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
+    check_size(rounds, scale)
     perf = shutil.which("spdk_nvme_perf", path=f"{Path(program).parent}:{os.environ['PATH']}")
     if perf is None:
         raise BadInput("spdk_nvme_perf is not in its folder", program, "build SPDK with its apps")

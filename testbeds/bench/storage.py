@@ -40,6 +40,7 @@ from offstage.bindings.storage import presets as nvme_presets
 from offstage.bindings.units import format_size
 from offstage.testbeds.bench.drive_values import drive_values
 from offstage.testbeds.bench.fio import FIO_SPARE_BYTES, SPIN, fio_reads, fio_version
+from offstage.testbeds.bench.rows import check_size
 from offstage.testbeds.bench.storage_result import (
     BLOCK_BYTES,
     CASES,
@@ -97,8 +98,7 @@ def bench_storage(
     O_DIRECT is missing."""
     if shutil.which("fio") is None:
         raise BadInput("fio is not installed", "bench storage", "apt-get install fio")
-    if rounds < 1 or not 0 < scale <= 10:
-        raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
+    check_size(rounds, scale)
     if file_size_bytes < 8 * FILL_BLOCK_BYTES or file_size_bytes % (8 * FILL_BLOCK_BYTES) != 0:
         raise BadInput("file_size_bytes is not a multiple of 8 MiB", "bench storage", "round it up")
     file = Path(path)

@@ -307,12 +307,15 @@ def prompt_tokens(
 def _text(path: Path) -> tuple[bytes, str]:
     try:
         raw = path.read_bytes()
-        return raw, raw.decode("utf-8")
+        text = raw.decode("utf-8")
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise BadInput(reason, str(path), "give a text file") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"not UTF-8 at byte {error.start}", str(path), "give a text file") from None
+    if not text.strip():
+        raise BadInput("is empty", str(path), "give a text file")
+    return raw, text
 
 
 def _ids(loaded: Loaded, text: str, *, special: bool = True) -> list[int]:

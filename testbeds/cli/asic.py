@@ -17,6 +17,7 @@ from offstage.testbeds.cli.common import (
     JobsOption,
     emit,
     parse_settings,
+    seed_option,
 )
 from offstage.testbeds.cli.names import presets as presets_of
 from offstage.testbeds.document import as_json
@@ -211,9 +212,7 @@ def run(
     ] = "",
     changes: SetOption = None,
     limits: LimitOption = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="seed of random draws, such as read retries")
-    ] = 0,
+    seed: Annotated[int, seed_option("seed of random draws, such as read retries")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="folder for chip-run.json")] = None,
     form: FormatOption = Format.text,
 ) -> None:

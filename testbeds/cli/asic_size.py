@@ -51,9 +51,8 @@ def size(
     from offstage.testbeds.report.compare.size import size as sized
 
     if not 0 < tokens_per_s < 1e12:
-        raise BadInput(
-            f"--tokens-per-s {tokens_per_s:g}", "asic size", "give a rate above 0 and below 1e12"
-        )
+        fix = "give a rate above 0 and below 1e12"
+        raise BadInput(f"--tokens-per-s {tokens_per_s:g}", "asic size", fix)
     given = {"gpus": gpus, "sessions": sessions or "", "model": model, "pace": pace}
     load = parse_load(",".join(f"{key}={value}" for key, value in given.items() if value))
     recorded = read_run(find_runs(run)[0])

@@ -10,7 +10,7 @@ from rich.text import Text
 from offstage.bindings.durable import writable, write_text
 from offstage.bindings.errors import RunFailed, printable
 from offstage.bindings.notes import note_lines
-from offstage.testbeds.cli.common import Format, emit
+from offstage.testbeds.cli.common import Format, emit, seed_option
 from offstage.testbeds.document import as_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ OutOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option("--page", callback=writable, help="also write the report")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="seed of the requests")]
+SeedOption = Annotated[int, seed_option("seed of the requests")]
 
 
 def say(line: str) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
+from offstage.bindings.settings import SEED_MAX
 from offstage.testbeds.cli.groups import usage_line
 from offstage.testbeds.document import as_line, plain
 
@@ -44,6 +45,7 @@ __all__ = [
     "operator",
     "parse_settings",
     "refuse_both_paces",
+    "seed_option",
     "table",
 ]
 
@@ -160,6 +162,11 @@ RuntimeDirOption = Annotated[
         help="the daemon's runtime folder with its secrets; default: the daemon's default",
     ),
 ]
+
+
+def seed_option(help: str) -> Any:
+    """`--seed`, of one or of several, with the bounds that every draw of ours takes."""
+    return typer.Option("--seed", min=0, max=SEED_MAX, help=help)
 
 
 WRITES_FAIL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)

@@ -19,6 +19,7 @@ from offstage.testbeds.cli.common import (
     TraceOption,
     explicit,
     refuse_both_paces,
+    seed_option,
 )
 from offstage.testbeds.cli.lab import run_spec
 from offstage.testbeds.cli.names import models
@@ -151,7 +152,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="seed of the workload")] = 1,
+    seed: Annotated[int, seed_option("seed of the workload")] = 1,
     quick: QuickOption = False,
     storage: StorageOption = StorageChoice.both,
     time_per_token: TimeOption = None,

@@ -36,7 +36,9 @@ RoomOption = Annotated[
 ]
 SpareOption = Annotated[
     float | None,
-    typer.Option("--spare", metavar="PERCENT", help="of the flash; default: the preset's"),
+    typer.Option(
+        "--spare", metavar="PERCENT", min=0, max=99, help="of the flash; default: the preset's"
+    ),
 ]
 TokenOption = Annotated[
     str, typer.Option("--token", metavar="SIZE", help="KV of one token, all layers")
@@ -101,7 +103,10 @@ def presets(
 @drive.command()
 def wear(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=drives, help="a drive that collects")
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=drives, help="a drive preset with garbage collection"
+        ),
     ],
     trace: Annotated[Path, typer.Option("--trace", metavar="FILE", help="request trace")],
     trace_format: Annotated[
@@ -128,7 +133,7 @@ def wear(
     lifetime, with placement handles and without, on zones; years of life; what admission saves; how
     evenly blocks wear, and what is written until the drive takes no more.
 
-    The real store writes to a drive that is as small as lets the trace write it four times.
+    The real store writes to a drive that is sized so that the trace overwrites it four times.
     """
     from rich.console import Group
 
@@ -146,8 +151,8 @@ def wear(
         admit=_counts(admit),
         **({} if room is None else {"room_percent": room}),
         spare_permille=None if spare is None else round(spare * 10),
-        token_bytes=parse_size(token),
-        zone_bytes=parse_size(zone) if zone else 0,
+        token_bytes=parse_size(token, "--token"),
+        zone_bytes=parse_size(zone, "--zone") if zone else 0,
         zones_open=zones_open,
         level=level,
         erase_limit=erase_limit,
@@ -168,9 +173,7 @@ def _counts(text: str) -> tuple[int, ...]:
     except ValueError:
         found = (0,)
     if any(not 1 <= one <= 255 for one in found):
-        raise BadInput(
-            f"{text!r} is not a list of numbers of requests", "--admit", "give such as 1,2"
-        )
+        raise BadInput(f"{text!r} is not a list of numbers", "--admit", "give such as 1,2")
     return found
 
 

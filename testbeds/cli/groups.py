@@ -64,7 +64,8 @@ def usage_line(error: Any) -> str:
     if getattr(error, "option_name", None) and error.ctx is not None:
         known = (name for one in error.ctx.command.params for name in one.opts + one.secondary_opts)
         error.possibilities = like(error.option_name, known)
-    return " ".join(str(error.format_message()).split()).rstrip(".")
+    line = " ".join(str(error.format_message()).split()).rstrip(".")
+    return line.replace(": Value error, ", ": ")  # the word of the library that typer checks with
 
 
 def suggested(typed: str, known: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from offstage.testbeds.cli.common import (
     TimeUnitOption,
     TraceOption,
     refuse_both_paces,
+    seed_option,
 )
 from offstage.testbeds.cli.host_calibrate import calibrate
 from offstage.testbeds.cli.host_model import (
@@ -105,7 +106,7 @@ StepsOption = Annotated[
     int | None,
     typer.Option("--steps", help="decode steps per session; default: 300, with --model 128"),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="seed of the workload")]
+SeedOption = Annotated[int, seed_option("seed of the workload")]
 KernelOption = Annotated[
     Kernel | None,
     typer.Option("--kernel", help="attention kernel; default: numpy, with --model torch"),
@@ -124,7 +125,11 @@ GranuleOption = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", help="folder for summary.json, report.html and requests.parquet"),
+    typer.Option(
+        "--out",
+        help="folder for summary.json, report.html and requests.parquet; with --model, for "
+        "model.json alone",
+    ),
 ]
 
 

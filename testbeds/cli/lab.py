@@ -15,6 +15,7 @@ from offstage.testbeds.cli.common import (
     emit,
     naming,
     parse_settings,
+    seed_option,
 )
 from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.cli.names import presets, specs
@@ -45,7 +46,7 @@ SpecArgument = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="folder for the results")]
 SeedOption = Annotated[
-    list[int] | None, typer.Option("--seed", help="seed in place of the spec's; may be repeated")
+    list[int] | None, seed_option("seed in place of the spec's; may be repeated")
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -16,6 +16,7 @@ from offstage.testbeds.cli.common import (
     TimeUnitOption,
     emit,
     parse_settings,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def pod(
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option("--seed", help="seed in place of the spec's; may be repeated"),
+        seed_option("seed in place of the spec's; may be repeated"),
     ] = None,
     beside: Annotated[
         list[Path] | None,
@@ -75,8 +76,16 @@ def pod(
     if time_unit is not None:
         chosen["time_unit"] = time_unit
     if daemons:
-        chosen["daemons"] = toml_value(f"[{daemons}]")
+        chosen["daemons"] = _numbers(daemons)
     _run(load_spec(spec, chosen), beside or [], out, jobs, cluster, form, keep=requests)
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of daemons of an option. BadInput for another text."""
+    try:
+        return [int(one) for one in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{text!r}", "--daemons", "give numbers, such as 2,8,32") from None
 
 
 def _run(

@@ -110,4 +110,5 @@ def get(
         "size_bytes": marker.size_bytes,
         "content": marker.content,
     }
-    emit(found, form, then(table(found), "demo", "--model", name))
+    rows = {**found, "made": "now" if made else "before: it was in the cache"}
+    emit(found, form, then(table(rows), "demo", "--model", name))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.names import devices, gpus, kv_models
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ GpuOption = Annotated[
     typer.Option(
         "--gpu",
         autocompletion=gpus,
-        help="h100, h200, b200, b300, gb300, h20, mi355x, or one of --prices",
+        help="h100 (default), h200, b200, b300, gb300, h20, mi355x, or one of --prices",
     ),
 ]
 WeightsOption = Annotated[
@@ -49,6 +49,22 @@ WeightsOption = Annotated[
 ContextOption = Annotated[
     str | None,
     typer.Option("--context", metavar="TOKENS", help="context of each session, such as 128K"),
+]
+TurnsOption = Annotated[
+    int | None,
+    typer.Option("--turns", help="turns over which a context grows, in equal parts; default: 10"),
+]
+DpuOption = Annotated[
+    str | None,
+    typer.Option("--dpu", autocompletion=devices, help="bluefield3 (default), bluefield4"),
+]
+TiersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tiers",
+        metavar="NAME,...",
+        help="tiers where KV may wait; default: hbm,ddr5,cxl,tlc,dpu,object",
+    ),
 ]
 SharedOption = Annotated[
     float | None,
@@ -73,7 +89,7 @@ TenantsOption = Annotated[
 MemoryOption = Annotated[
     str | None,
     typer.Option(
-        "--memory", metavar="SIZE", help="of an engine's daemon; default: most of --dpu's"
+        "--memory", metavar="SIZE", help="memory of an engine's daemon; default: most of --dpu's"
     ),
 ]
 ColdStartOption = Annotated[
@@ -102,25 +118,18 @@ def plan(
     spec: SpecOption = None,
     model: ModelOption = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="type of the KV: fp16, fp8, fp4")
+        str | None, typer.Option("--dtype", help="type of the KV: fp16 (default), fp8, fp4")
     ] = None,
     weights: WeightsOption = None,
     users: Annotated[
         int | None, typer.Option("--users", help="concurrent sessions; default: 100")
     ] = None,
     context: ContextOption = None,
-    turns: Annotated[
-        int | None,
-        typer.Option("--turns", help="turns over which a context grows; 10: each adds a tenth"),
-    ] = None,
+    turns: TurnsOption = None,
     shared: SharedOption = None,
     gpu: GpuOption = None,
-    dpu: Annotated[
-        str | None, typer.Option("--dpu", autocompletion=devices, help="bluefield3, bluefield4")
-    ] = None,
-    tiers: Annotated[
-        str | None, typer.Option("--tiers", metavar="NAME,...", help="tiers where KV may wait")
-    ] = None,
+    dpu: DpuOption = None,
+    tiers: TiersOption = None,
     cold_start: ColdStartOption = None,
     engine: EngineOption = None,
     tenants: TenantsOption = None,
@@ -143,7 +152,7 @@ def plan(
         Path | None, typer.Option("--out", metavar="DIR", help="folder for the page")
     ] = None,
     inputs: Annotated[bool, typer.Option("--inputs", help="show every input instead")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws behind ranges")] = 0,
+    seed: Annotated[int, seed_option("seed of the draws behind ranges")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tier KV should wait in between turns, how much of it, and at what price, with ranges.

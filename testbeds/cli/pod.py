@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.testbeds.cli.common import Fabric, Format, FormatOption, TimeUnitOption, emit, table
+from offstage.testbeds.cli.common import (
+    Fabric,
+    Format,
+    FormatOption,
+    TimeUnitOption,
+    emit,
+    seed_option,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,7 +294,7 @@ def run(
     ] = ScheduleName.least_loaded,
     context_tokens: Annotated[int, typer.Option("--context-tokens", help="the longest")] = 131_072,
     steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
-    seed: Annotated[int, typer.Option("--seed", help="seed of the workload")] = 1,
+    seed: Annotated[int, seed_option("seed of the workload")] = 1,
     time_per_token: Annotated[
         str, typer.Option("--time-per-token", help="compute time of the GPU per token")
     ] = "20ms",

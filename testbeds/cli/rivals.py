@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.names import devices, gpus, kv_models
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ModelAsked = Annotated[
     typer.Option(
         "--model",
         autocompletion=kv_models,
-        help="that the KV belongs to; default: deepseek-v3.2 for tokens, else llama-3-70b",
+        help="model that the KV belongs to; default: deepseek-v3.2 for tokens, else llama-3-70b",
     ),
 ]
 DtypeAsked = Annotated[
@@ -38,11 +38,12 @@ DtypeAsked = Annotated[
 ]
 GpuAsked = Annotated[str | None, typer.Option("--gpu", autocompletion=gpus, help="default: h200")]
 DpuAsked = Annotated[
-    str | None, typer.Option("--dpu", autocompletion=devices, help="bluefield3, bluefield4")
+    str | None,
+    typer.Option("--dpu", autocompletion=devices, help="bluefield3 (default), bluefield4"),
 ]
 ContextAsked = Annotated[
     str | None,
-    typer.Option("--context", metavar="TOKENS", help="of each session; default: 128K"),
+    typer.Option("--context", metavar="TOKENS", help="context of each session; default: 128K"),
 ]
 UsersAsked = Annotated[int | None, typer.Option("--users", help="sessions of one GPU; default: 64")]
 KAsked = Annotated[
@@ -53,7 +54,7 @@ KAsked = Annotated[
 ]
 BudgetAsked = Annotated[
     float | None,
-    typer.Option("--budget", metavar="USD", help="of a GPU's tier; default: 10000"),
+    typer.Option("--budget", metavar="USD", help="budget for one GPU's tier; default: 10000"),
 ]
 PaceAsked = Annotated[
     float | None,
@@ -64,11 +65,11 @@ OnlyAsked = Annotated[
 ]
 CaptureAsked = Annotated[
     Path | None,
-    typer.Option("--capture", metavar="FILE", help="of blocks: scores of a captured model"),
+    typer.Option("--capture", metavar="FILE", help="for blocks: scores of a captured model"),
 ]
 TraceAsked = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="of prefix: request trace, for its reuse"),
+    typer.Option("--trace", metavar="FILE", help="for prefix: request trace, for its reuse"),
 ]
 TraceFormatAsked = Annotated[
     str | None, typer.Option("--trace-format", metavar="NAME", help="format of the trace")
@@ -81,9 +82,12 @@ StepsAsked = Annotated[
     int, typer.Option("--steps", min=1, max=10_000, help="decode steps of the selections")
 ]
 DrawsAsked = Annotated[
-    int, typer.Option("--draws", min=8, max=10_000, help="behind ranges; a quarter in the map")
+    int,
+    typer.Option(
+        "--draws", min=8, max=10_000, help="draws per range; the map uses a quarter as many"
+    ),
 ]
-SeedAsked = Annotated[int, typer.Option("--seed", min=0, help="seed of the draws behind ranges")]
+SeedAsked = Annotated[int, seed_option("seed of the draws behind ranges")]
 
 
 def rivals(

@@ -10,7 +10,7 @@ import typer
 
 from offstage.bindings.durable import writable
 from offstage.bindings.notes import Note, note_lines
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.trace_capture import capture
 from offstage.testbeds.cli.trace_generate import generate
 
@@ -38,7 +38,7 @@ BlockTokensOption = Annotated[
         "--block-tokens", min=1, max=1 << 20, help="tokens behind one id, if not the format's"
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="seed for formats that are generators")]
+SeedOption = Annotated[int, seed_option("seed for formats that are generators")]
 
 trace = typer.Typer(no_args_is_help=True, help="Request traces.")
 

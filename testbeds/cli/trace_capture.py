@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.testbeds.cli.common import Dtype, Format, FormatOption, RopeOption, emit, table
+from offstage.testbeds.cli.common import (
+    Dtype,
+    Format,
+    FormatOption,
+    RopeOption,
+    emit,
+    seed_option,
+    table,
+)
 from offstage.testbeds.cli.models import model_folder
 from offstage.testbeds.cli.names import models
 from offstage.testbeds.cli.progress import shown
@@ -82,7 +90,7 @@ def capture(
         float,
         typer.Option("--temperature", help="temperature of --mode free; 0: the most likely token"),
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws")] = 0,
+    seed: Annotated[int, seed_option("seed of the draws")] = 0,
     threads: Annotated[
         int | None, typer.Option("--threads", help="CPU threads; default: all cores")
     ] = None,

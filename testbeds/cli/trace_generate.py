@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.common import Format, FormatOption, emit, seed_option, table
 from offstage.testbeds.cli.names import profiles
 from offstage.testbeds.cli.progress import shown
 
@@ -38,7 +38,7 @@ def generate(
         int,
         typer.Option("--shared-prefix-tokens", help="tokens of the prefix that all sessions share"),
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draws")] = 1,
+    seed: Annotated[int, seed_option("seed of the draws")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
     """Draw a workload from fitted score processes, or measure how well a profile fits.

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import msgspec
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.settings import check_bounds, within
+from offstage.bindings.settings import SEED_MAX, check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
 from offstage.host.decode.schedule import Schedule
@@ -46,7 +46,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace: Path | None = None
     time_unit: str | None = None
     """The unit of the trace's times; None: its format's."""
-    seed: Annotated[int, within(0, 2**63 - 1)] = 1
+    seed: Annotated[int, within(0, SEED_MAX)] = 1
     sessions: Annotated[int, within(1, 64)] = 4
     active: Annotated[int, within(0, 64)] = 0
     """Sessions that decode concurrently; others wait. 0: no limit."""

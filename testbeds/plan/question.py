@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
-from offstage.bindings.settings import check_known, convert, read_toml
+from offstage.bindings.settings import check_given, check_known, convert, read_toml
 from offstage.bindings.units import parse_time
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES, parameters
@@ -40,7 +40,7 @@ ENGINES = ("vllm", "lmcache", "sglang", "cmx")
 """What a plan may be for; `cmx` is LMCache over `libdoca_kv`."""
 NAMES_MAX = 2**32 - 1
 """Chunks that one decision core can name: they are numbered in 32 bits (ofs_core.h)."""
-TOKENS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
+TOKENS = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
 SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
@@ -161,6 +161,7 @@ def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
     plan = tables.pop("plan", {})
     if not isinstance(plan, dict):
         raise BadInput("plan is a value", where, "write it as a table [plan]")
+    check_given(given, Question)
     words = {"plan": {**plan, **given}, "model": tables.pop("model", None)}
     spec = convert(words, Spec, where)
     return msgspec.structs.replace(spec, numbers=tables, where=where)

@@ -243,7 +243,9 @@ def _check_cold_start(question: Question, found: list[Place]) -> None:
 
 def _best(found: list[Place]) -> Place:
     """The cheapest place of those that work. BadInput if none does."""
-    working = [one for one in found if one.gpus and not one.note]
+    working = [
+        one for one in found if one.gpus and not one.note and math.isfinite(one.usd_per_mtok)
+    ]
     if not working:
         raise BadInput(
             found[0].note or "no place works",

@@ -37,7 +37,7 @@ RULES: dict[str, Rule] = {
     "half_weights": Rule(
         "KV reaches half the weights at",
         "tokens",
-        "above this many tokens of live context over all users, KV dominates memory",
+        "above this many tokens of live context over all users, KV takes a third or more of memory",
     ),
     "dram_over_flash": Rule(
         "DRAM beats flash below",

@@ -138,7 +138,7 @@ def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_folder: Path) 
     wait_for((own.folder / "mark.reached").exists)
     kill(scheduler)
     _, output = begun.communicate(timeout=WAIT_S)
-    assert begun.returncode == 1, output
+    assert begun.returncode == 3, output
     line = f"offstage: --cluster {own.address}: the scheduler stopped answering;"
     assert [one.startswith(line) for one in output.splitlines()] == [False, True], output
     assert list((lab_folder / "out/parts").glob("*.npz"))
@@ -164,7 +164,7 @@ def test_a_cluster_without_a_worker_any_more_is_one_line(
     killer.start()
     code = run(["lab", "run", "e.toml", "--out", "out", "--cluster", own.address])
     killer.join()
-    assert code == 1
+    assert code == 3
     assert "the cluster has lost all workers" in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -176,9 +176,9 @@ def test_no_cluster_and_an_empty_one_are_one_line(
 ) -> None:
     monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CONNECT_S", 1)
     words = ["lab", "run", "e.toml", "--out", "out", "--cluster", own.address]
-    assert run(words) == 1
+    assert run(words) == 3
     assert "the scheduler does not answer" in capsys.readouterr().err.splitlines()[-1]
     own.scheduler()
     monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CONNECT_S", 5)
-    assert run(words) == 1
+    assert run(words) == 3
     assert "the cluster has no worker" in capsys.readouterr().err.splitlines()[-1]

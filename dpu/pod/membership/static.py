@@ -97,7 +97,10 @@ class StaticMembership:
         """Nothing is held."""
 
     def _read(self) -> PodMap:
-        tables = read_toml(self._path, "give the file of a pod's map")
+        fix = "give the file of a pod's map"
+        tables = read_toml(self._path, fix)
+        if not tables:
+            raise BadInput("is empty", str(self._path), fix)
         pod = from_tables(tables, str(self._path))
         return pod if pod.epoch else msgspec.structs.replace(pod, epoch=1)
 

@@ -197,11 +197,11 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise BadInput(f"{name} is empty or has a duplicate", where, "list each value once")
         least = 2 if set(self.faults) - {"none", "slow"} else 1
         if not least <= min(self.daemons) <= max(self.daemons) <= MEMBERS_MAX:
-            raise BadInput(
-                f"daemons = {list(self.daemons)}",
-                where,
-                f"give {least} to {MEMBERS_MAX}; at least 2 if a daemon leaves or joins",
-            )
+            fix = f"give {least} to {MEMBERS_MAX}"
+            if least > 1:
+                away = ", ".join(one for one in self.faults if one not in ("none", "slow"))
+                fix += f': faults has {away}, which takes two; or set faults = ["none"]'
+            raise BadInput(f"daemons = {list(self.daemons)}", where, fix)
         if min(self.seeds) < 0 or max(self.seeds) >= 1 << 62:
             raise BadInput(f"seeds = {list(self.seeds)}", where, "give 0 to 2^62")
         for name in ("shard_tokens", "first_shard_tokens"):

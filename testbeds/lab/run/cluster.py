@@ -3,7 +3,7 @@
 Model: when a worker dies, dask retries its group on others. A group that has killed as many workers
 as dask allows is split into its tasks, and these into their points, so that only the point at fault
 fails. A worker must run the same code that planned the experiment. A failure of the cluster as a
-whole is RunFailed; earlier results are kept.
+whole is NoAnswer; earlier results are kept.
 """
 
 import concurrent.futures
@@ -12,7 +12,14 @@ import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from offstage.bindings.errors import BadInput, Incompatible, Missing, OffstageError, RunFailed
+from offstage.bindings.errors import (
+    BadInput,
+    Incompatible,
+    Missing,
+    NoAnswer,
+    OffstageError,
+    RunFailed,
+)
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.plan import Group, smaller, steps_of
 from offstage.testbeds.lab.run.task import TaskResult, failures_of, run_together
@@ -46,7 +53,7 @@ def on_cluster(
 
 
 def open_cluster(address: str) -> tuple[Any, Any]:
-    """dask.distributed, and a client of the scheduler at `address`. RunFailed without a worker."""
+    """dask.distributed, and a client of the scheduler at `address`. NoAnswer without a worker."""
     if not ADDRESS.fullmatch(address):
         raise BadInput(
             "not the address of a scheduler",
@@ -63,17 +70,17 @@ def open_cluster(address: str) -> tuple[Any, Any]:
 
 
 def _connected(distributed: Any, address: str) -> Any:
-    """A client of the scheduler. RunFailed if it does not answer or has no worker."""
+    """A client of the scheduler. NoAnswer if it does not answer or has no worker."""
     fix = "start dask scheduler and dask worker there, or leave --cluster out"
     try:
         client = distributed.Client(address, timeout=f"{CONNECT_S}s", set_as_default=False)
     except (OSError, ValueError) as error:
-        raise RunFailed(
+        raise NoAnswer(
             f"the scheduler does not answer ({error})", f"--cluster {address}", fix
         ) from None
     if not _has_worker(client):
         client.close()
-        raise RunFailed("the cluster has no worker", f"--cluster {address}", fix)
+        raise NoAnswer("the cluster has no worker", f"--cluster {address}", fix)
     return client
 
 
@@ -86,7 +93,7 @@ def _has_worker(client: Any) -> bool:
 
 
 def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
-    """Futures that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
+    """Futures that have ended, after at most `CLUSTER_POLL_S`; NoAnswer if no worker is left."""
     fix = "fix it and repeat the command: finished parts are kept"
     try:
         done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done
@@ -97,7 +104,7 @@ def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> l
         what = "the cluster has lost all workers"
     except (concurrent.futures.CancelledError, OSError):
         what = "the scheduler stopped answering"
-    raise RunFailed(what, f"--cluster {address}", fix)
+    raise NoAnswer(what, f"--cluster {address}", fix)
 
 
 def _killed(distributed: Any, future: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.errors import NoAnswer, OffstageError, RunFailed
 from offstage.testbeds.lab.run.cluster import open_cluster
 
 __all__ = ["spread"]
@@ -71,7 +71,7 @@ def _on_cluster(
         except OffstageError:
             raise
         except (concurrent.futures.CancelledError, OSError) as error:
-            raise RunFailed(
+            raise NoAnswer(
                 f"the connection to the cluster was lost ({error})", where, fix
             ) from None
         except Exception as error:  # any error of the worker

@@ -1,6 +1,5 @@
 """The question to the rivals: a use, its model, users and context, and the budget of a GPU."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput, nearest
-from offstage.bindings.settings import check_known
+from offstage.bindings.settings import check_given, check_known
 from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES, parameters
 from offstage.testbeds.plan.question import parse_tokens
@@ -19,6 +18,8 @@ from offstage.testbeds.workloads.selections.scores_file import open_capture
 __all__ = ["USES", "Asked", "Use", "of_capture", "of_use"]
 
 Use = Literal["tokens", "blocks", "prefix"]
+ASKED_MAX = 1e9
+"""Dollars of a budget, and seconds of a token: more buys nothing, and need not be computed."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +69,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             if name not in DTYPES:
                 raise BadInput(f"unknown {what} {name!r}", "rivals", nearest(name, DTYPES))
         for what, value in (("budget", self.budget), ("pace", self.pace_s)):
-            if not (math.isfinite(value) and value > 0):
-                raise BadInput(f"{what} = {value:g}", "rivals", "give one above 0")
+            if not 0 < value <= ASKED_MAX:
+                fix = f"give one above 0, and at most {ASKED_MAX:g}"
+                raise BadInput(f"{what} = {value:g}", "rivals", fix)
         groups = {one.kind for one in self.shape().groups}
         if not groups <= {"full", "latent", "indexer"}:
             raise BadInput(
@@ -97,6 +99,7 @@ def of_use(use: str, given: dict[str, object]) -> Asked:
     """The question of a use, with values of the command line, None for those not given. BadInput as
     `Asked.check` but for names of the catalog."""
     check_known(use, USES, "rivals", "use")
+    check_given(given, Asked)
     words = {"use": use, **USES[use], **{k: one for k, one in given.items() if one is not None}}
     try:
         return msgspec.convert(words, Asked)

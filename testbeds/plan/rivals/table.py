@@ -27,27 +27,32 @@ def sentence(found: Rivals) -> str:
     if DPU in found.asked.rivals:
         alone, tied, behind = _verdict(found.map)
         cells = alone + tied + behind
+        counted = f"{alone} of {cells} cells of the map"
         if alone:
-            earns = f"A DPU with flash earns its place for {what} in"
-        elif tied:
-            earns = f"A DPU with flash is nowhere alone the best for {what}, and does not earn its"
-            earns += " place by these figures: it is so in"
+            earns = f"A DPU with flash earns its place for {what}: it is the sole winner in"
+            earns += f" {counted}"
         else:
-            earns = f"A DPU with flash does not earn its place for {what}: it is alone the best in"
-        text = f"{earns} {alone} of {cells} cells of the map, cannot be told from the best in "
-        parts.append(f"{text}{tied}, and is behind in {behind}.")
+            earns = f"A DPU with flash does not earn its place for {what} by these figures: it is"
+            earns += f" nowhere the sole winner ({counted})"
+        text = f"{earns}, cannot be told from the best in {tied}, and is behind in {behind}."
+        parts.append(text)
     if changed := [one for one in found.map if one.drawn and one.drawn.names != one.names]:
         firsts = sum(one.drawn is not None and one.drawn.best != one.best for one in changed)
         text = f"With the capture's selections in place of drawn ones {len(changed)} of"
         parts.append(f"{text} {len(found.map)} cells have other names, {firsts} another best one.")
     best = next(one for one in found.rows if one.name == found.best)
     most = f"{_plain(best, 'tokens_per_usd', MILLION)} million"
-    where = f"{found.asked.users:,} users a GPU at {found.asked.context}"
-    tied_with = [one.label for one in found.rows if one.tied]
-    text = f"For {where} the most tokens per dollar, {most}, are those of {best.label}"
+    where = f"{found.asked.users:,} users per GPU and {found.asked.context}"
+    tied_with = [_short(one) for one in found.rows if one.tied]
+    text = f"At {where}, {_short(best)} gives the most tokens per dollar, {most}"
     if tied_with:
-        text += f", which cannot be told from {_listed(tied_with)}"
+        text += f"; it cannot be told from {_listed(tied_with)}"
     return " ".join([*parts, f"{text}."])
+
+
+def _short(row: RivalRow) -> str:
+    """A label without what follows its comma, for a sentence."""
+    return row.label.partition(",")[0]
 
 
 def _listed(names: list[str]) -> str:

@@ -29,12 +29,15 @@ __all__ = [
     "read_lab_summary",
     "read_struct",
     "read_summary",
+    "refuse_model_run",
     "write_lab_summary",
     "write_summary",
 ]
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 SUMMARY_NAME = "summary.json"
+MODEL_NAME = "model.json"
+"""What `host run --model --out` writes, and nothing else."""
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
 SHARES = (
     "hit",
@@ -69,6 +72,7 @@ def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
     or of a later version."""
     path = Path(path)
     if path.is_dir():
+        refuse_model_run(path)
         path = path / SUMMARY_NAME
     try:
         if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
@@ -78,6 +82,16 @@ def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
         raise BadInput(error.strerror or "cannot be read", str(path), fix) from None
     refuse_later(data, str(path))
     return data, str(path)
+
+
+def refuse_model_run(folder: Path) -> None:
+    """BadInput for a folder that has only what a run with a real model writes."""
+    if (folder / MODEL_NAME).is_file() and not (folder / SUMMARY_NAME).exists():
+        raise BadInput(
+            f"holds {MODEL_NAME} of `host run --model`, and neither a summary nor requests",
+            str(folder),
+            f"read {MODEL_NAME}, or give the folder of a run without --model",
+        )
 
 
 def read_struct(path: Path, kind: type[Kind], fix: str) -> Kind:

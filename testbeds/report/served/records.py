@@ -25,7 +25,12 @@ from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, led
 from offstage.testbeds.lab.results.summary import LabSummary, PointInfo
 from offstage.testbeds.lab.run.point import HIT_NS
 from offstage.testbeds.report.bottleneck.figures import NO_DEVICE, spec_of
-from offstage.testbeds.report.page.files import SUMMARY_NAME, holds_lab_summary, read_lab_summary
+from offstage.testbeds.report.page.files import (
+    SUMMARY_NAME,
+    holds_lab_summary,
+    read_lab_summary,
+    refuse_model_run,
+)
 
 __all__ = ["records_of"]
 
@@ -50,6 +55,7 @@ def records_of(folder: Path) -> list[Recorded]:
         return read_requests(path)
     if (folder / SUMMARY_NAME).is_file() and holds_lab_summary(folder):
         return _of_lab(folder, read_lab_summary(folder))
+    refuse_model_run(folder)
     raise BadInput("has no records of requests", str(folder), FIX)
 
 

@@ -194,7 +194,8 @@ def _found(path: Path) -> Format:
     raise BadInput(
         "matches no format of request traces",
         f"{path}:1",
-        f"check the file, or name its format: --trace-format of {', '.join(FORMATS)}",
+        f"check the file, or name its format in `offstage trace import`: --trace-format of "
+        f"{', '.join(FORMATS)}",
     )
 
 

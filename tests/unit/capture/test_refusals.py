@@ -11,7 +11,7 @@ import pytest
 from against_schema import checked
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.capture.model import look
+from offstage.testbeds.capture.model import load, look, prompt_tokens
 from offstage.testbeds.cli import run
 from offstage.testbeds.workloads.selections.scores_file import open_capture
 from offstage.testbeds.workloads.selections.scores_writer import Writer
@@ -190,6 +190,10 @@ def test_text_that_is_no_text_is_named(
     named = ["--model", str(make_model("llama")), "--text", str(path)]
     assert run(["trace", "capture", *named, *FAST]) == 2
     assert f"{path}: not UTF-8 at byte 0" in line(capsys)
+    for empty in (b"", b" \n"):
+        path.write_bytes(empty)
+        with pytest.raises(BadInput, match="is empty; give a text file"):
+            prompt_tokens(load(look(make_model("llama"))), path, "why?", 64, 8)
 
 
 def test_a_sliding_window_is_refused_where_it_cuts(

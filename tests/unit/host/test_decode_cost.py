@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from against_schema import checked
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.decode.calibrate import Plan, calibrate
 from offstage.host.decode.step_cost import FORMAT, CostRow, DecodeCost, read
 from offstage.host.model.models import geometry
 from offstage.testbeds.cli import run
@@ -143,15 +144,31 @@ def test_what_cannot_be_calibrated_is_one_line(
     for more, problem in {
         "--geometry glm-5.2": "stores latents",
         "--batch few": "write for example 1,4,16",
-        "--batch 0": "give 1 or up",
+        "--batch 0": "--batch: 0; give 1 to 65,536",
+        "--batch 99999999999": "--batch: 99999999999; give 1 to 65,536",
+        "--tokens 99999999999999999": "give 1 to 16,777,216",
         "--selector quest4": "did you mean 'quest'?",
-        "--selector quest --context-tokens 0": "give 1 or up",
+        "--selector quest --context-tokens 0": "give 1 to",
         "--dtype int4": "choose float32, bfloat16 or float16",
         "--device cuda:99": "no device 'cuda:99'",
         "--model none": "no such folder",
     }.items():
         assert run([*words, "--tokens", "64", *more.split()]) == 2
         assert problem in capsys.readouterr().err.strip().splitlines()[-1]
+    # Within the bounds, and more than any machine has.
+    large = Plan(
+        geometry=geometry("tiny"),
+        widths=(128, 448),
+        kernel="numpy",
+        device="cpu",
+        dtype="float32",
+        batches=(1 << 16,),
+        tokens=(1 << 24,),
+        processor="",
+        command="",
+    )
+    with pytest.raises(RunFailed, match="not enough memory"):
+        calibrate(large)
 
 
 def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(

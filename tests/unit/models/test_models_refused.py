@@ -378,6 +378,10 @@ def test_a_model_of_another_version_is_refused_by_name_and_made_again_by_get(
     assert run(["models", "list", "--format", "json"]) == 0
     assert "of another version" in capsys.readouterr().out
     assert run(words) == 0 and looked(NAME, tmp_path) == 0
+    assert run(words) == 0 and "it was in the cache" in capsys.readouterr().out
+    words[-1] = str(tmp_path / "other.json")
+    assert run(words) == 2, "a source is looked at though the model is there"
+    assert "no such file" in line(capsys)
 
 
 def test_a_model_from_a_folder_is_known_by_its_weights(

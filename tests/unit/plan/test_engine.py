@@ -182,12 +182,12 @@ def test_the_yaml_is_of_the_daemons_socket_and_holds_its_chunks() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ({"users": 0}, "plan.users: expected `int` >= 1"),
+        ({"users": 0}, "--users: 0; give 1 to 1,000,000,000"),
         ({"model": "no-such"}, "no published geometry of 'no-such'"),
         ({"model": "glm-5.2"}, "keeps other KV than that of full attention"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean 'vllm'"),
         ({"context": 16}, "16 tokens are less than an object of 32"),
-        ({"tenants": 0}, "plan.tenants: expected `int` >= 1"),
+        ({"tenants": 0}, "--tenants: 0; give 1 to 254"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
         ({"engine": "", "memory": "1GiB"}, "none is asked for"),
         ({"users": 9, "model": "llama-2-7b", "context": "64M"}, "a daemon takes"),

@@ -300,14 +300,15 @@ def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ({"model": "gpt-5"}, "no published geometry"),
-        ({"users": 0}, ">= 1"),
+        ({"users": 0}, "--users: 0; give 1 to"),
+        ({"context": "9" * 400}, "is not a number of tokens"),
         ({"users": 10**9, "context": "1M"}, "a tier can name"),
         ({"context": "12x"}, "not a number of tokens"),
         ({"context": 0}, "0 tokens"),
         ({"dtype": "fp3"}, "unknown format"),
         ({"gpu": "a100"}, "choose one of h100"),
         ({"tiers": ["tape"]}, "choose one of hbm"),
-        ({"shared": 1.5}, "<= 1"),
+        ({"shared": 1.5}, "--shared: 1.5; give 0 to 1"),
         ({"usres": 5}, "did you mean 'users'"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.common import table
+from offstage.testbeds.cli.described import described
 from offstage.testbeds.cli.progress import Plain
 from offstage.testbeds.progress import note_hit
 from offstage.testbeds.report import read_summary, write_summary
@@ -149,3 +150,18 @@ def test_plain_progress_says_once_a_minute_how_far_it_is(monkeypatch: pytest.Mon
         "      25%, about 9 s left",
         "      50%, about 9 s left",
     ]
+
+
+def test_every_seed_has_the_same_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that a C integer cannot hold is refused by name, by every command that takes a seed."""
+    taken = [
+        one.words[1:]
+        for one in described().all()
+        if any("--seed" in given.names for given in one.parameters)
+    ]
+    assert len(taken) > 15
+    for words in taken:
+        for seed in ("-1", "9" * 23):
+            assert run([*words, "--seed", seed]) == 2, words
+            said = capsys.readouterr().err.splitlines()
+            assert len(said) == 1 and "Invalid value for '--seed'" in said[0], said

@@ -300,6 +300,11 @@ def test_a_folder_without_records_and_half_a_file_are_one_line(
 ) -> None:
     assert command(["requests", str(tmp_path)]) == 2
     assert "has no records of requests" in capsys.readouterr().err
+    (tmp_path / "model.json").write_text("{}")
+    for name in ("requests", "report", "accept"):
+        assert command([name, str(tmp_path)]) == 2
+        assert "holds model.json of `host run --model`" in capsys.readouterr().err
+    (tmp_path / "model.json").unlink()
     kept(tmp_path, THREE)
     path = tmp_path / "requests.parquet"
     whole = path.read_bytes()

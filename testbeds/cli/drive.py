@@ -37,7 +37,7 @@ RoomOption = Annotated[
 SpareOption = Annotated[
     float | None,
     typer.Option(
-        "--spare", metavar="PERCENT", min=0, max=99, help="of the flash; default: the preset's"
+        "--spare", metavar="PERCENT", min=0, max=100, help="of the flash; default: the preset's"
     ),
 ]
 TokenOption = Annotated[

@@ -243,7 +243,7 @@ def test_a_zoned_drive_moves_nothing_and_the_store_what_it_must(tmp_path: Path) 
             ["--level", "9", "--erase-limit", "9"],
             "no block is erased 9 times more than another before it was erased 9 times",
         ),
-        (["--admit", "none"], "'none' is not a list of numbers of requests"),
+        (["--admit", "none"], "'none' is not a list of numbers"),
         (["--limit", "9"], "write no store 4 times"),
     ],
 )

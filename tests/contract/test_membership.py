@@ -164,9 +164,9 @@ def test_killed_and_started_again_it_has_what_it_acknowledged(etcd: Etcd) -> Non
     ("place", "said"),
     [
         ("etcd:nowhere", "write HOST:PORT"),
-        ("redis:x", "no place"),
-        ("", "no place"),
-        ("file:", "no place"),
+        ("redis:x", "not a pod map"),
+        ("", "not a pod map"),
+        ("file:", "not a pod map"),
     ],
 )
 def test_a_place_that_is_none(place: str, said: str) -> None:

@@ -148,7 +148,7 @@ def test_the_command_line_says_the_same(
         ([], "name a second run, or --against POLICY"),
         (["--against", "belady"], "choose one of none, score"),
         (["--figure", "hits", "--against", "none"], "no figure 'hits'"),
-        (["nowhere"], "No such file or directory"),
+        (["nowhere"], "nowhere: no such file or folder"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(

@@ -97,10 +97,7 @@ class StaticMembership:
         """Nothing is held."""
 
     def _read(self) -> PodMap:
-        fix = "give the file of a pod's map"
-        tables = read_toml(self._path, fix)
-        if not tables:
-            raise BadInput("is empty", str(self._path), fix)
+        tables = read_toml(self._path, "give the file of a pod's map")
         pod = from_tables(tables, str(self._path))
         return pod if pod.epoch else msgspec.structs.replace(pod, epoch=1)
 

@@ -183,5 +183,5 @@ def test_a_unit_that_is_none_or_has_no_effect_is_refused(tmp_path: Path) -> None
         open_trace(path, time_unit="h")
     azure = tmp_path / "a.csv"
     azure.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,10,1\n")
-    with pytest.raises(BadInput, match="no numbers"):
+    with pytest.raises(BadInput, match="not numbers"):
         open_trace(azure, time_unit="s")

@@ -1,4 +1,5 @@
-"""Does every end of a task on a value become the state that an engine is to see?"""
+"""Does every end of a task on a value become the state that an engine is to see? And does a task
+that waited ask for what is right by then?"""
 
 import errno
 
@@ -42,3 +43,18 @@ def test_of_each_end(kind: Kind, code: int, length: int, state: State, word: str
     move.c.rc, move.c.value_length = -code, length
     found, why = outcome(move)
     assert found is state and bool(why) == bool(word) and word in why
+
+
+def test_a_move_that_waited_asks_for_what_is_right_by_then() -> None:
+    """More of it may be filled, and its deadline is nearer; without its lease too."""
+    batch = Batch(1, [b"key"])
+    put = Move(batch, 0, PUT, bytes(16), 5, np.zeros(5, np.uint8), filled=0)
+    for size, commit, filled in ((3, False, 3), (-1, True, 5)):
+        put.fill(size, commit=commit)
+        put.begin()
+        assert (put.c.filled, put.c.committed) == (filled, commit)
+    look = Move(batch, 0, LOOK, bytes(16), 0, hold_s=9.0, within_s=2.0)
+    assert look.verb == "retrieve" and look.c.timeout_ns == 2 * 10**9
+    look.begun_s -= 1.0
+    plain = look.unheld()
+    assert plain.verb == "exist" and 0 < plain.c.timeout_ns <= 10**9 and plain.within_s == 2.0

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.durable import writable
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed, needs
 from offstage.testbeds.workloads.selections.scores_file import (
     COLUMNS,
@@ -179,11 +180,10 @@ class Writer:
 
 
 def check_path(path: Path) -> None:
-    """Raises BadInput if no file can be created under this name; creates none."""
-    if path.is_dir():
-        raise BadInput("this is a folder", str(path), "give the name of a file")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise BadInput("no file can be created there", str(path), "choose another path")
+    """BadInput, as of `writable`, or where there is no such folder yet; creates nothing."""
+    writable(path)
+    if not path.parent.is_dir():
+        raise BadInput("its folder is not there", str(path), "make it, or choose another path")
 
 
 def _reason(error: OSError) -> str:

@@ -93,10 +93,12 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "read-only", "ro")
 
 
-def refused(words: list[str], codes: tuple[int, ...], capfd: Any) -> None:
+def refused(words: list[str], codes: tuple[int, ...], capfd: Any) -> str:
+    """The one line of the error."""
     assert run(words) in codes
     said = [one for one in capfd.readouterr().err.splitlines() if one.startswith("offstage: ")]
     assert len(said) == 1 and "Traceback" not in said[0]
+    return said[0]
 
 
 @pytest.mark.parametrize("case", WRITES)
@@ -121,7 +123,8 @@ def test_no_room(case: str, words: Any, full: Path, capfd: pytest.CaptureFixture
 def test_a_file_system_that_is_read_only(
     case: str, words: Any, read_only: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    refused(words(case, read_only), (2,), capfd)
+    said = refused(words(case, read_only), (2,), capfd)
+    assert str(read_only) in said and "Read-only file system" in said, said
 
 
 @pytest.mark.parametrize("case", WRITES)

@@ -111,6 +111,12 @@ class FirmwareDevice:
         check_rc(lib.ofs_device_value_unnamed(self._device, count, blocks), "counting values")
         return {"values_unnamed": int(count[0]), "values_left_out": int(blocks[0])}
 
+    def value_bytes_max(self, tenant: int) -> int:
+        """The longest value that the tenant can store."""
+        most: Any = ffi.new("uint64_t *")
+        check_rc(lib.ofs_device_value_bytes_max(self._device, tenant, most), "values", "[[tenant]]")
+        return int(most[0])
+
     def tenant_share(
         self,
         tenant: int,

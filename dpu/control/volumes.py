@@ -69,7 +69,7 @@ class Volumes:
                 errno=errno.ENOTSUP,
             )
         volume = Volume(
-            self._value_bytes_max(),
+            self._device.value_bytes_max(self._hosts.tenants[name].index),
             self._config.storage.size_bytes,
             known.get(nguid, "").endswith(DURABLE),
         )
@@ -111,17 +111,12 @@ class Volumes:
             driver = Driver(attachment)
         finally:
             attachment.close()
-        size, most = self._config.storage.size_bytes, self._value_bytes_max()
+        size, most = self._config.storage.size_bytes, self._device.value_bytes_max(tenant.index)
         spaces = [
             Namespace(bytes.fromhex(one[:NGUID_DIGITS]), one.endswith(DURABLE), size, most)
             for one in volumes
         ]
         return Served(tenant.name, tenant.secret, driver, tuple(spaces))
-
-    def _value_bytes_max(self) -> int:
-        arena = self._config.arena
-        chunks = -(-self._config.limits.context_tokens // arena.block_tokens)
-        return chunks * arena.layers * arena.payload_bytes
 
     def _attach(self, name: str, peer: Peer) -> str:
         if self._drain.refuses:

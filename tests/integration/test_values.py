@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -48,6 +49,14 @@ def values(tier: Daemon, tenant: str = TENANT, fabric: str = "shm") -> Iterator[
 def running(folder: Path) -> Iterator[Daemon]:
     with daemon(folder, (TENANT, OTHER), limits__values="256", limits__sessions="16") as tier:
         yield tier
+
+
+def longest(tier: Daemon, tenant: str) -> int:
+    """What the daemon tells a process without a login."""
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(str(tier.runtime_dir / f"host-{(TENANT, OTHER).index(tenant)}.sock"))
+        door.sendall(f"volume {'0' * 32}\n".encode())
+        return int(door.recv(256).split()[1])
 
 
 def key(number: int) -> bytes:
@@ -191,6 +200,31 @@ def test_a_smaller_limit_costs_no_value(tmp_path: Path) -> None:
             mine.store(key(99), b"x")
         for name, value in stored.items():
             assert mine.retrieve(name) == value
+
+
+def test_what_can_never_fit_costs_no_other_value(tmp_path: Path) -> None:
+    """A value that is longer than the store or the tenant's quota is refused before others are
+    deleted for it; the longest that is told fits."""
+    own = {"limits__values": "64", "limits__context_tokens": "65536", "storage__size": "4MiB"}
+    tenants = {TENANT: {}, OTHER: {"store_max": "1MiB"}}
+    with (
+        daemon(tmp_path, tenants, **own) as tier,
+        values(tier) as mine,
+        values(tier, OTHER) as quota,
+    ):
+        for volume in (mine, quota):
+            volume.store(key(1), data(1))
+            with pytest.raises(StoreFull):
+                volume.store(key(2), bytes(5 << 20))
+            assert volume.retrieve(key(1)) == data(1)
+        for tenant, volume in ((OTHER, quota), (TENANT, mine)):
+            volume.delete([key(1)])
+            most = bytes(longest(tier, tenant))
+            assert 0 < len(most) < 5 << 20
+            assert volume.store(key(3), most) and volume.retrieve(key(3)) == most
+            with pytest.raises(StoreFull):
+                volume.store(key(2), most + b"x")
+            volume.delete([key(3)])
 
 
 @pytest.mark.parametrize("fabric", ["shm", "zmq"])

@@ -454,6 +454,8 @@ int ofs_device_value_waiting(struct ofs_device *device, uint32_t *count);
 /* Values that the store had at open and no name of: a LIST leaves them out. `left_out`: blocks of
  * values that are not served since the core takes too few chunks; they stay in the store. */
 int ofs_device_value_unnamed(struct ofs_device *device, uint32_t *count, uint64_t *left_out);
+/* The longest value that the tenant can store. */
+int ofs_device_value_bytes_max(struct ofs_device *device, uint32_t tenant, uint64_t *bytes);
 /* Times of the stages since the last reset: [OFS_STAGE_COUNT]; the host's stages are empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,

@@ -200,6 +200,8 @@ uint32_t ofs_store_marking(const struct ofs_store *store, uint32_t tenant);
 
 /* Blocks of the tenant that are stored, or being written for the first time. */
 uint64_t ofs_store_blocks_of(const struct ofs_store *store, uint32_t tenant);
+/* As many blocks as fit if the store has no others: of one tenant, evenly over the layers. */
+uint64_t ofs_store_blocks_max(const struct ofs_store *store);
 
 /* Whether there is an op and a storage queue entry for one more put or get. */
 int ofs_store_has_room(const struct ofs_store *store);

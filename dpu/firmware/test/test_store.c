@@ -281,6 +281,24 @@ test_flipped_trailer(void)
 	small_end(store);
 }
 
+/* Blocks in turns of the layers fit as many as it says, with and without a segment that is left. */
+static void
+test_blocks_max(void)
+{
+	for (uint32_t layers = 1; layers <= 4; layers++) {
+		struct ofs_store_config config = small_config;
+		struct ofs_store *store;
+		uint32_t count = 0;
+
+		config.layer_count = layers;
+		store = small_begin(&config, 16);
+		while (store_put_now(store, &config, count / layers, count % layers, record[0], 0) == 0)
+			count++;
+		assert(count == ofs_store_blocks_max(store));
+		small_end(store);
+	}
+}
+
 /* Full: -ENOSPC, no sooner than the last place; deletions make room again, by the cleaner where
  * scattered. */
 static void
@@ -471,6 +489,7 @@ main(void)
 	test_write_errors();
 	test_corrupt();
 	test_flipped_trailer();
+	test_blocks_max();
 	test_full();
 	test_room();
 	puts("store ok");

@@ -86,8 +86,8 @@ stored(const struct ofs_device *device, uint32_t number)
 	return ofs_store_blocks_of(device->store, number) + tenant->dirty - tenant->flushes_sent;
 }
 
-static uint64_t
-stored_max(const struct ofs_device *device, uint32_t number)
+uint64_t
+ofs_device_quota_blocks(const struct ofs_device *device, uint32_t number)
 {
 	uint64_t bytes = device->tenants[number].quota.stored_bytes_max;
 
@@ -97,7 +97,8 @@ stored_max(const struct ofs_device *device, uint32_t number)
 int
 ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write)
 {
-	uint64_t most = stored_max(device, write->tenant), has = stored(device, write->tenant);
+	uint64_t most = ofs_device_quota_blocks(device, write->tenant),
+			 has = stored(device, write->tenant);
 
 	if (has < most || write->kind != OFS_IO_PUT || ofs_store_refuses(device->store)
 		|| ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
@@ -119,7 +120,7 @@ ofs_device_quota_stage(const struct ofs_device *device, uint32_t number)
 
 	return device->writes.dirty < device->config.dirty_blocks_max && tenant->parked == 0
 		&& (most == 0 || tenant->dirty < most)
-		&& stored(device, number) < stored_max(device, number);
+		&& stored(device, number) < ofs_device_quota_blocks(device, number);
 }
 
 void

@@ -50,6 +50,8 @@ int ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_
 	bool folded, const struct ofs_key *contents);
 /* 0: the block may be written; -EAGAIN: not in this turn; -EDQUOT. As above. */
 int ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write);
+/* The blocks that the tenant may have in the store; UINT64_MAX: as many as there is room for. */
+uint64_t ofs_device_quota_blocks(const struct ofs_device *device, uint32_t tenant);
 /* Whether one more block may be staged before it is written. */
 bool ofs_device_quota_stage(const struct ofs_device *device, uint32_t tenant);
 void ofs_device_quota_figures(const struct ofs_device *device, uint32_t tenant,

@@ -28,6 +28,38 @@ ofs_value_fits(const struct ofs_device *device, uint64_t length)
 		&& ofs_value_chunks(device, length) <= device->config.core.session_chunk_max;
 }
 
+static uint64_t
+least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+int
+ofs_value_never_fits(const struct ofs_device *device, uint32_t tenant, uint64_t length)
+{
+	if (!ofs_value_fits(device, length))
+		return -EMSGSIZE;
+	if (pieces_of(device, length) > ofs_store_blocks_max(device->store))
+		return -ENOSPC;
+	return pieces_of(device, length) > ofs_device_quota_blocks(device, tenant) ? -EDQUOT : 0;
+}
+
+static int
+value_bytes_max(struct ofs_device *device, uint32_t tenant, uint64_t *bytes)
+{
+	uint64_t session =
+		(uint64_t)device->config.core.session_chunk_max * device->config.core.layer_count;
+
+	if (tenant >= device->tenant_count)
+		return -EINVAL;
+	*bytes = least(least(session, ofs_store_blocks_max(device->store)),
+				 ofs_device_quota_blocks(device, tenant))
+		* device->config.store.payload_size_bytes;
+	return 0;
+}
+
+OFS_DEVICE_CALL(value_bytes_max, (uint32_t, tenant), (uint64_t *, bytes));
+
 bool
 ofs_value_has_chunk(const struct ofs_device *device, const struct ofs_value *value,
 	const struct ofs_key *store_key)

@@ -61,14 +61,16 @@ store(struct ofs_device *device, uint32_t port, const struct ofs_value_ask *ask,
 		.flags = ask->flags,
 		.name_bytes = ask->name_bytes,
 		.name = ask->name};
+	uint32_t tenant = device->ports.entries[port].tenant;
 	const struct ofs_value *entry;
 	int rc;
 
 	if (ask->length == 0 || ask->flags & ~STORE_FLAGS || ask->name_bytes > OFS_VALUE_NAME_BYTES_MAX)
 		return -EINVAL;
-	if (!ofs_value_fits(device, ask->length))
-		return -EMSGSIZE;
-	entry = ofs_value_look(device, device->ports.entries[port].tenant, &ask->key);
+	rc = ofs_value_never_fits(device, tenant, ask->length);
+	if (rc != 0)
+		return rc;
+	entry = ofs_value_look(device, tenant, &ask->key);
 	rc = check_flags(device, entry, ask->flags);
 	if (rc == 0 && entry == NULL && !ofs_values_room(device))
 		rc = -ENOSPC;

@@ -92,6 +92,9 @@ void ofs_device_list_values(struct ofs_device *device, uint32_t port,
 uint32_t ofs_value_chunks(const struct ofs_device *device, uint64_t length);
 /* Whether a session has room for a value of this length. */
 bool ofs_value_fits(const struct ofs_device *device, uint64_t length);
+/* 0, or why no value of this length can be stored, whatever else is deleted for it: -EMSGSIZE,
+ * -ENOSPC; -EDQUOT: the tenant's quota. */
+int ofs_value_never_fits(const struct ofs_device *device, uint32_t tenant, uint64_t length);
 /* Of a value's first chunk: whether this is the store key of one of its chunks. */
 bool ofs_value_has_chunk(const struct ofs_device *device, const struct ofs_value *value,
 	const struct ofs_key *store_key);

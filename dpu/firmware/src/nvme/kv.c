@@ -66,6 +66,7 @@ status_of(int rc)
 	case -EMSGSIZE:
 		return OFS_NVME_VALUE_SIZE | OFS_NVME_FINAL;
 	case -ENOSPC:
+	case -EDQUOT:
 		return OFS_NVME_FULL | OFS_NVME_FINAL;
 	case -EIO:
 	case -EBADMSG:

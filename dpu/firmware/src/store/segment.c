@@ -131,6 +131,16 @@ ofs_store_taken(const struct ofs_store *store)
 }
 
 uint64_t
+ofs_store_blocks_max(const struct ofs_store *store)
+{
+	uint32_t layers = store->config.layer_count;
+	uint64_t segments = store->segment_count - store->config.reserve_segments;
+
+	/* The first layers have a block more than the others if a segment is left for each of them. */
+	return segments / layers * layers * store->records_per_segment + segments % layers;
+}
+
+uint64_t
 ofs_store_lacks(const struct ofs_store *store)
 {
 	const struct ofs_store_config *config = &store->config;

@@ -4,6 +4,7 @@ A `Client` is one progress engine and one context with one device. Its calls sub
 advance the engine until they have ended; what a task ended with is the name of DOCA's error.
 """
 
+import fcntl
 import os
 import re
 import subprocess
@@ -26,12 +27,21 @@ class Refused(Exception):
     """A call that failed: the name of its error."""
 
 
+def built(*, sanitized: bool = False) -> Path:
+    """The folder of the library, which is built there. Workers of one test run wait for each
+    other: two builds at once would link what the other one is writing."""
+    folder = ROOT / "build" / ("asan" if sanitized else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["make", "-s", "-C", str(ROOT), *(["SANITIZE=1"] if sanitized else [])]
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(words, check=True, env={**os.environ, "LD_PRELOAD": ""})
+    return folder
+
+
 def load() -> tuple[Any, Any]:
     """cffi's `ffi` and `lib`; the library is built first, under sanitizers where the process is."""
-    sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
-    words = ["make", "-s", "-C", str(ROOT), *(["SANITIZE=1"] if sanitized else [])]
-    subprocess.run(words, check=True, env={**os.environ, "LD_PRELOAD": ""})
-    library = ROOT / "build" / ("asan" if sanitized else "") / "libdoca_kv.so"
+    library = built(sanitized="libasan" in os.environ.get("LD_PRELOAD", "")) / "libdoca_kv.so"
     text = "\n".join((ROOT / f"include/doca_{one}.h").read_text() for one in HEADERS)
     text = re.sub(r'#ifdef __cplusplus\n(extern "C" \{|\})\n#endif', "", text)
     text = re.sub(r"^#(?!define DOCA_KV_DEV_NGUID_LEN).*$", "", text, flags=re.M)

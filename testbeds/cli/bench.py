@@ -478,10 +478,7 @@ def codec(
 @bench.command()
 def asic(
     requests: Annotated[
-        int,
-        typer.Option(
-            "--requests", min=1000, max=10**9, help="requests of the run that measures memory"
-        ),
+        int, typer.Option("--requests", min=1000, max=10**9, help="requests of the memory run")
     ] = 2_000_000,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, max=1000, help="turns of each side")

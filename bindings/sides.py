@@ -57,7 +57,7 @@ def _add(one: EntryPoint) -> None:
     where = f"storage {one.name!r} of package {package!r}"
     try:
         table = int(one.load()())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"it does not load ({type(error).__name__}: {error})",
             where,

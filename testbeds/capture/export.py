@@ -14,24 +14,27 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections.generated import GeneratedWorkload
+from offstage.testbeds.workloads.selections.generated import (
+    PREFILL_WINDOWS,
+    GeneratedOptions,
+    GeneratedWorkload,
+)
 from offstage.testbeds.workloads.selections.scores_file import Header, Session
-from offstage.testbeds.workloads.selections.scores_writer import Writer
+from offstage.testbeds.workloads.selections.scores_writer import Writer, check_path
 
-__all__ = ["SIZE_MAX", "export"]
+__all__ = ["SIZE_MAX", "check", "export"]
 
 SIZE_MAX = 2 << 30
 """Maximum bytes of scores in one file, before compression. Above that a lab generates the workload
 faster than it reads one."""
 
 
-def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = None) -> None:
-    """Write all sessions, each with its prefill windows before its steps."""
-    progress = progress or Silent()
-    options = workload.options
-    windows = workload.prefill_windows
-    steps = options.steps + windows
-    blocks = workload.sessions[0].blocks + options.steps // options.block_tokens
+def check(options: GeneratedOptions, path: Path) -> None:
+    """BadInput for a workload that no file holds, and for a path; draws nothing."""
+    check_path(path)
+    context = options.context_tokens // options.block_tokens
+    steps = options.steps + min(PREFILL_WINDOWS, context)
+    blocks = context + options.steps // options.block_tokens
     size = 2 * options.sessions * steps * options.layers * blocks
     if size > SIZE_MAX:
         raise BadInput(
@@ -41,7 +44,15 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
         )
     if options.factor > 1:
         raise BadInput("granules cannot be written", str(path), "leave granule_tokens out")
-    progress.start("write scores", options.sessions * steps, "steps")
+
+
+def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = None) -> None:
+    """Write all sessions, each with its prefill windows before its steps."""
+    progress = progress or Silent()
+    options = workload.options
+    windows = workload.prefill_windows
+    check(options, path)
+    progress.start("write scores", options.sessions * (options.steps + windows), "steps")
     with Writer(path, _header(workload), ("mass",)) as writer:
         for session in range(options.sessions):
             for window, scores in enumerate(workload.prefill(session)):

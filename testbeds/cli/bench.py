@@ -54,7 +54,9 @@ def storage(
         Path,
         typer.Option("--file", help="file to read; if missing, created (2 GiB) and removed"),
     ] = Path("offstage-bench.tmp"),
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=1000, help="turns of each side")
+    ] = 5,
     scale: Annotated[float, typer.Option("--scale", help="share of the reads to do")] = 1.0,
     seed: SeedOption = 1,
     entries: Annotated[
@@ -103,7 +105,9 @@ def fabric(
             "--links", help="measure these fabrics instead, or `all`, each against its reference"
         ),
     ] = "",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each link")] = 9,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=1000, help="turns of each link")
+    ] = 9,
     seed: SeedOption = 1,
     out: OutOption = None,
     strict: StrictOption = False,
@@ -379,7 +383,7 @@ def engine(
         float,
         typer.Option("--seconds", min=0.1, help="time over which the requests of a round arrive"),
     ] = 30.0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each arm")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="turns of each arm")] = 3,
     context: Annotated[
         int, typer.Option("--context", min=128, help="context length of the model")
     ] = 8192,
@@ -474,9 +478,11 @@ def codec(
 @bench.command()
 def asic(
     requests: Annotated[
-        int, typer.Option("--requests", min=1000, help="requests of the run that measures memory")
+        int, typer.Option("--requests", min=1000, max=10**9, help="requests of the memory run")
     ] = 2_000_000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=1000, help="turns of each side")
+    ] = 5,
     seed: SeedOption = 1,
     out: OutOption = None,
     strict: StrictOption = False,

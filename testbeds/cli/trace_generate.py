@@ -12,6 +12,41 @@ from offstage.testbeds.cli.progress import shown
 
 __all__ = ["generate"]
 
+TOKENS_MAX = 1 << 31  # as in a lab's spec
+LayersOption = Annotated[
+    int, typer.Option("--layers", min=1, max=65536, help="layers that store KV")
+]
+ContextOption = Annotated[
+    int,
+    typer.Option(
+        "--context-tokens",
+        min=1,
+        max=TOKENS_MAX,
+        help="context of each session, a multiple of a block",
+    ),
+]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=1, max=1 << 24, help="decode steps of each session")
+]
+SessionsOption = Annotated[
+    int, typer.Option("--sessions", min=1, max=65536, help="sessions that decode")
+]
+BlockOption = Annotated[
+    int, typer.Option("--block-tokens", min=1, max=1 << 20, help="tokens of one block")
+]
+TurnOption = Annotated[
+    int | None, typer.Option("--turn-steps", min=1, help="begin a new turn every N steps")
+]
+PrefixOption = Annotated[
+    int,
+    typer.Option(
+        "--shared-prefix-tokens",
+        min=0,
+        max=TOKENS_MAX,
+        help="tokens of the prefix that all sessions share",
+    ),
+]
+
 
 def generate(
     profile: Annotated[
@@ -24,20 +59,13 @@ def generate(
     out: Annotated[
         Path | None, typer.Option("--out", help="write a workload in the capture format")
     ] = None,
-    layers: Annotated[int, typer.Option("--layers", help="layers that store KV")] = 8,
-    context_tokens: Annotated[
-        int, typer.Option("--context-tokens", help="context of each session, a multiple of a block")
-    ] = 32768,
-    steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 128,
-    sessions: Annotated[int, typer.Option("--sessions", help="sessions that decode")] = 1,
-    block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
-    turn_steps: Annotated[
-        int | None, typer.Option("--turn-steps", help="begin a new turn every N steps")
-    ] = None,
-    shared_prefix_tokens: Annotated[
-        int,
-        typer.Option("--shared-prefix-tokens", help="tokens of the prefix that all sessions share"),
-    ] = 0,
+    layers: LayersOption = 8,
+    context_tokens: ContextOption = 32768,
+    steps: StepsOption = 128,
+    sessions: SessionsOption = 1,
+    block_tokens: BlockOption = 64,
+    turn_steps: TurnOption = None,
+    shared_prefix_tokens: PrefixOption = 0,
     seed: Annotated[int, seed_option("seed of the draws")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
@@ -55,7 +83,7 @@ def generate(
     if out is None:
         _explain(profile, seed, form)
         return
-    from offstage.testbeds.capture.export import export
+    from offstage.testbeds.capture.export import check, export
     from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 
     # A file has scores, and its replay selects: one block represents any selection here.
@@ -73,6 +101,7 @@ def generate(
         shared_prefix_tokens=shared_prefix_tokens,
         seed=seed,
     )
+    check(options, out)
     workload = GeneratedWorkload(options)
     with shown(1) as progress:
         export(workload, out, progress)

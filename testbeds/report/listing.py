@@ -7,6 +7,7 @@ docs/reference/summary-json.md and lab-results.md; of a figure with an interval 
 
 import csv
 import io
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ def rows_below(folder: Path) -> tuple[list[Row], list[str]]:
     """The rows of every run below the folder, in the order of their paths, and a line for each
     file that was skipped. BadInput if there is no folder, or no run in it."""
     if not folder.is_dir():
-        raise BadInput("no such folder", str(folder), FIX)
+        raise BadInput("is not a folder" if folder.exists() else "no such folder", str(folder), FIX)
     rows: list[Row] = []
     skipped: list[str] = []
     for path in sorted(folder.rglob(SUMMARY_NAME)):
@@ -223,9 +224,10 @@ def _same(had: Value, asked: str) -> bool:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return None if math.isnan(number) else number  # nothing is above, below or like it
 
 
 def _order(value: Value) -> tuple[int, float, str]:

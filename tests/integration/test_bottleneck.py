@@ -132,7 +132,8 @@ def test_a_point_of_the_laboratory_runs_again(experiment: Path, capsys: Any) -> 
     assert all(0 < steps[name]["figure"] < 1 for name in ("flash", "link", "DPU"))
     assert found["by_figures"] is not None
     assert {name: steps[name]["figure"] for name in point.used} == pytest.approx(point.used)
-    assert steps["compute"]["figure"] == pytest.approx(0.2e-3 * found["tokens_per_s"] / 2, rel=1e-9)
+    assert point.token_ms_mean is not None
+    assert steps["compute"]["figure"] == pytest.approx(0.2 / point.token_ms_mean.value, rel=1e-9)
     by_hand = {
         "HBM capacity": "tier.hbm_pool_over_k=2",
         "arena": "tier.buffer_over_k=[4]",
@@ -148,6 +149,22 @@ def test_a_point_of_the_laboratory_runs_again(experiment: Path, capsys: Any) -> 
     assert run(["report", "out", "--bottleneck"]) == 0
     page = (experiment / "out/report.html").read_text()
     assert "Run again unchanged, policy" in page
+
+
+@pytest.mark.parametrize("words", [[], ["--device", "bluefield3"]])
+def test_a_session_that_decodes_alone_does_not_wait_for_the_others(
+    words: list[str], experiment: Path, capsys: Any
+) -> None:
+    """Of three sessions, two at once, the last is alone for half of the time. What a token takes
+    beyond the GPU's own time is its wait, and that of the fabric for a hit."""
+    few = ("workload.sessions=3", "workload.concurrent=2", 'tier.time_per_token="20ms"')
+    changed = [word for one in few for word in ("--set", one)]
+    assert here("run", "e.toml", *changed, *words, "--out", "out") == 0
+    found = asked(capsys, "out", "--policy", "window+ema")
+    share = by_name(found)["compute"]["figure"]
+    assert 0.9 < share <= 20 / (20 + found["stall_ms"])
+    assert found["tokens_per_s"] * 20e-3 / 2 < 0.8, "as the run's tokens/s would have it"
+    assert run(["report", "out"]) == 0
 
 
 def test_without_a_device_only_what_the_spec_says_is_changed(experiment: Path, capsys: Any) -> None:

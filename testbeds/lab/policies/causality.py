@@ -76,7 +76,7 @@ def copied(policy: PolicyComponent) -> PolicyComponent:
     """A copy of the policy with its current state. BadInput if that cannot be copied."""
     try:
         return copy.deepcopy(policy)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"policy {policy.name!r} cannot be copied: {type(error).__name__}: {error}",
             "",

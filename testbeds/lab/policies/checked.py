@@ -85,7 +85,7 @@ def _opened(kind: type[PolicyComponent], setting: Setting) -> PolicyComponent:
         return kind(setting)
     except BadInput:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"policy {kind.name!r} cannot be opened: {raised(error, kind)}", "", _FIX
         ) from error
@@ -96,11 +96,11 @@ def _called(
 ) -> npt.NDArray[np.void]:
     try:
         return call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _bad(policy, where, f"raised {raised(error, type(policy))}") from error
 
 
-def raised(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
+def raised(error: BaseException, kind: type[PolicyComponent] | None = None) -> str:
     """Type, text and place of an error in the policy's file."""
     return placed(error, getattr(sys.modules.get(kind.__module__), "__file__", "") if kind else "")
 

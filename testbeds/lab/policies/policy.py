@@ -143,11 +143,14 @@ def guesses(
     probability: npt.ArrayLike = 1.0,
     cause: int,
 ) -> npt.NDArray[np.void]:
-    """An answer from columns `[n]` or scalars; `probability` is 0 to 1."""
+    """An answer from columns `[n]` or scalars; `probability` is 0 to 1. ValueError: it is nan."""
+    shares = np.asarray(probability, np.float64)
+    if np.isnan(shares).any():
+        raise ValueError("a probability is nan")
     ordinals = np.asarray(ordinal, np.uint32)
     answer = np.zeros(ordinals.size, GUESS)
     answer["layer"], answer["ordinal"] = layer, ordinals
     answer["after_layer"], answer["steps"] = after_layer, steps
-    answer["probability"] = np.clip(np.asarray(probability) * 65535, 0, 65535)
+    answer["probability"] = np.clip(shares * 65535, 0, 65535)
     answer["cause"] = cause
     return answer

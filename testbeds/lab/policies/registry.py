@@ -257,7 +257,7 @@ def _load(one: EntryPoint) -> type[PolicyComponent]:
     where = f"policy {one.name!r} of package {_package(one)!r}"
     try:
         found = one.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _cannot_load(where, error) from error
     kind = _checked_class(found, where)
     if kind.name != one.name:
@@ -270,12 +270,12 @@ def _from_path(path: str) -> type[PolicyComponent]:
     where = f"policy {path!r}"
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _cannot_load(where, error) from error
     return _checked_class(found, where)
 
 
-def _cannot_load(where: str, error: Exception) -> BadInput:
+def _cannot_load(where: str, error: BaseException) -> BadInput:
     return BadInput(
         f"cannot be loaded: {raised(error)}",
         where,

@@ -70,6 +70,7 @@ class RunTotals:
     reads: int
     failed: int
     decoded_ns: int = 0
+    sessions_ns: int = 0
     tiers: tuple[dict[str, int], ...] = ()
     weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
@@ -142,6 +143,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         reads=run.reads,
         failed=run.failed,
         decoded_ns=run.decoded_ns,
+        sessions_ns=run.sessions_ns,
         tiers=tuple(run.tiers),
         weights=run.weights,
         used=run.used,

@@ -132,6 +132,7 @@ def _figures(
         stall_ms_p50=_stall(sides, 0.5),
         stall_ms_p99=_stall(sides, 0.99),
         tokens_per_s=_tokens_per_s(each, seeds) if info.device else None,
+        token_ms_mean=_token_ms(each, seeds) if info.device else None,
         worst_layer=_worst_layer(sides),
         worst_requests=_worst_requests(sides),
         first_steps=_subset(sides, "first_"),
@@ -230,6 +231,11 @@ def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
 def _tokens_per_s(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
     """Tokens of all sessions per second; sessions share a run's clock, so seeds are drawn."""
     return boot.ratio([len(run.stall_ns) for run in each], [run.decoded_ns / 1e9 for run in each])
+
+
+def _token_ms(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
+    """Time of all sessions over their tokens, however many decode at once."""
+    return boot.ratio([run.sessions_ns / 1e6 for run in each], [len(run.stall_ns) for run in each])
 
 
 def _stall(sides: _Sides, share: float) -> Interval | None:

@@ -79,7 +79,8 @@ class SeedRun:
 
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: the core's. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
-    from the end of the first session's warm-up to the end of the last session. `tiers`:
+    from the end of the first session's warm-up to the end of the last session. `sessions_ns`:
+    the time that each session decoded, from the end of its own warm-up on, over all. `tiers`:
     `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them. `weights`:
     `bindings.stream.STREAM_STATS` of a stream of weights, and `read_beside_bytes`, those read while
     sessions decoded. `used`: the
@@ -95,6 +96,7 @@ class SeedRun:
     failed: int
     turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
     decoded_ns: int = 0
+    sessions_ns: int = 0
     tiers: list[dict[str, int]] = field(default_factory=list)
     weights: dict[str, int] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
@@ -273,6 +275,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     stall_ms_p50: Interval | None
     stall_ms_p99: Interval | None
     tokens_per_s: Interval | None = None
+    token_ms_mean: Interval | None = None
     hint_bytes_per_token: Interval | None = None
     kv_bytes_per_token: Interval | None = None
     worst_layer: Subset | None

@@ -80,6 +80,7 @@ def pack_run(run: SeedRun) -> bytes:
         "reads": run.reads,
         "failed": run.failed,
         "decoded_ns": run.decoded_ns,
+        "sessions_ns": run.sessions_ns,
         "tiers": run.tiers,
         "weights": run.weights,
         "used": run.used,

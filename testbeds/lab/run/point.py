@@ -60,6 +60,7 @@ class _Running:
     """A session that is decoding."""
 
     handle: int
+    begins_ns: int
     next_slab: int = 0
     blocks: int = 0
 
@@ -104,7 +105,7 @@ class Runner:
         self._running: dict[int, _Running] = {}
         self._rows: list[npt.NDArray[np.void]] = []
         self._blocked: int | None = None
-        self._ended_ns = 0
+        self._ended_ns = self._sessions_ns = 0
         self._uses = self._engine.uses()
         self._spread_ns = spec.time_per_token_ns // self._concurrent
         self._begun = False
@@ -128,7 +129,9 @@ class Runner:
                 self._rows.append(self._engine.take_rows(slot))
                 self._ended_ns = self._engine.now_ns
                 self._uses = self._engine.uses()  # before the close drops what is staged
-                self._core.session_close(self._engine.now_ns, self._running.pop(slot).handle)
+                ended = self._running.pop(slot)
+                self._sessions_ns += self._engine.now_ns - ended.begins_ns
+                self._core.session_close(self._engine.now_ns, ended.handle)
                 self._admit(self._engine.now_ns)
         self._log()
         self.done = True
@@ -151,6 +154,7 @@ class Runner:
             reads=self._engine.reads,
             failed=self._engine.failed,
             decoded_ns=max(0, self._ended_ns - self._lead_ns()),
+            sessions_ns=self._sessions_ns,
             turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
             tiers=self._tiers.stats() if self._tiers else [],
             weights=self._streamed(),
@@ -353,7 +357,7 @@ class Runner:
             self._tiers.fill(at_ns, homes)
         self._core.session_set_generating(open_ns, handle, True)
         self._log()
-        self._running[number] = _Running(handle, blocks=info.blocks)
+        self._running[number] = _Running(handle, at_ns + self._lead_ns(), blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))
         self._engine.start(number, handle, at_ns, first, self._lead_ns())
 

@@ -25,7 +25,7 @@ from offstage.testbeds.report.bottleneck.tree import (
 __all__ = [
     "NO_DEVICE",
     "ROOMLESS",
-    "at_rate",
+    "at_pace",
     "compute_share",
     "figures_of_point",
     "figures_of_run",
@@ -39,6 +39,7 @@ __all__ = [
 ROOMLESS = ("capacity", "policy")
 """Ends of demands that missed for want of room: with a larger arena, or under another eviction, the
 block would still have been there."""
+UNTIMED = "the summary has no times of tokens"
 UNITS = "only a re-run times the units of the device"
 NO_DEVICE = "the experiment names no device: `lab run --device PRESET` models one"
 
@@ -72,24 +73,24 @@ def figures_of_run(run: RunResult, summary: Summary) -> dict[str, Figure]:
         token_ms = 1e3 * at_once / run.tokens_per_s
         found[COMPUTE] = compute_share(sum(waits) / len(waits), token_ms, run.provenance)
     else:
-        found[COMPUTE] = Figure(absent="the summary has no times of tokens")
+        found[COMPUTE] = Figure(absent=UNTIMED)
     return found | of_counts(run.selected, run.demands, run.ends, run.provenance)
 
 
 def figures_of_point(point: PointSummary, summary: LabSummary) -> dict[str, Figure]:
-    """Of a point of the laboratory. Its tokens/s, with them the share of compute, and what its
-    device did are known where the experiment names one."""
+    """Of a point of the laboratory. The time of its tokens, with it the share of compute, and what
+    its device did are known where the experiment names one."""
     found = dict.fromkeys(STEPS, Figure(absent=NO_DEVICE))
     found |= of_counts(point.selected, point.demands, point.ends, "modelled")
     found |= {part: Figure(share) for part, share in point.used.items() if part in found}
-    rate: Interval | None = point.tokens_per_s
-    if rate is None:
-        return found | {COMPUTE: Figure(absent=NO_DEVICE)}
+    token_ms: Interval | None = point.token_ms_mean
+    if token_ms is None:
+        return found | {COMPUTE: Figure(absent=UNTIMED if point.info.device else NO_DEVICE)}
     try:
         spec = spec_of(summary)
     except BadInput as error:
         return found | {COMPUTE: Figure(absent=error.what)}
-    return found | {COMPUTE: at_rate(rate.value, spec)}
+    return found | {COMPUTE: at_pace(token_ms.value, spec)}
 
 
 def spec_of(summary: LabSummary, where: str = "summary.json") -> Spec:
@@ -102,10 +103,9 @@ def spec_of(summary: LabSummary, where: str = "summary.json") -> Spec:
         ) from None
 
 
-def at_rate(tokens_per_s: float, spec: Spec) -> Figure:
-    """The share of compute of an experiment that decodes so fast: all but the GPU's own time is
-    wait."""
-    token_ms = 1e3 * spec.concurrent / tokens_per_s if tokens_per_s else 0.0
+def at_pace(token_ms: float, spec: Spec) -> Figure:
+    """The share of compute of an experiment whose sessions take so long for a token: all but the
+    GPU's own time is wait. Tokens/s do not say it: sessions begin and end at other times."""
     return compute_share(token_ms - spec.time_per_token_ns / 1e6, token_ms)
 
 

@@ -173,6 +173,14 @@ LAB_DEFINITIONS = (
         "higher",
     ),
     Definition(
+        "token_ms_mean",
+        "token, mean",
+        "Time of a token of one session, on the modelled device, its compute included; none if the "
+        "experiment names no device.",
+        "time in which sessions decode, each by itself / tokens, in ms",
+        "lower",
+    ),
+    Definition(
         "hint_bytes_per_token",
         "hints",
         "Scores and guesses that the host sends over the fabric for one token of one session, "

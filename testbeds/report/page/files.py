@@ -158,6 +158,7 @@ RATIOS = (
     "stall_ms_p50",
     "stall_ms_p99",
     "tokens_per_s",
+    "token_ms_mean",
     "hint_bytes_per_token",
     "kv_bytes_per_token",
 )

@@ -27,7 +27,7 @@ from offstage.testbeds.lab.run.plan import Point, Task, points_of, steps_of, tog
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.bottleneck.figures import (
     NO_DEVICE,
-    at_rate,
+    at_pace,
     figures_of_point,
     said,
     spec_of,
@@ -125,13 +125,12 @@ class _Again:
 
     def figures(self, base: RunTotals) -> dict[str, Figure]:
         """Those that the sums of a re-run have: of compute, and of the parts of the device."""
-        spec, seconds = self._spec, base.decoded_ns / 1e9
         found = {
             name: Figure(absent=why) if (why := self._no_part(name)) else Figure(base.used[name])
             for name in PARTS
         }
-        if seconds:
-            found[COMPUTE] = at_rate(len(base.stall_ns) / seconds, spec)
+        if len(base.stall_ns):
+            found[COMPUTE] = at_pace(base.sessions_ns / 1e6 / len(base.stall_ns), self._spec)
         return found
 
     def _absent(self, changed: tuple[str, ...]) -> str:

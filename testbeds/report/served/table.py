@@ -63,8 +63,8 @@ def lines_below(found: Sequence[ServedFigures]) -> list[str]:
     for one in found:
         asked = one.objective
         if asked is not None:
-            parts = {"TTFT": asked.ttft_ms, "TPOT": asked.tpot_ms}
-            limits = [f"{name} <= {milliseconds(at)}" for name, at in parts.items() if at]
+            parts = ("TTFT", asked.ttft_ms), ("TPOT", asked.tpot_ms)
+            limits = [f"{name} <= {milliseconds(at)}" for name, at in parts if at is not None]
             by = "given" if asked.given else f"{SLO_TIMES:g}x the median of {one.unloaded} unloaded"
             lines[f"SLO of {one.label}: {', '.join(limits)} ({by})"] = None
     reasons: dict[str, dict[str, None]] = {}

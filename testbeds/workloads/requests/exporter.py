@@ -28,13 +28,13 @@ from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import numbered
 from offstage.testbeds.workloads.requests.formats.mooncake import WHOLE_PROMPTS
+from offstage.testbeds.workloads.requests.formats.offstage import PACKED
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["FORMS", "Exported", "export_trace"]
 
 IDS_MAX = 1 << 53
-PACKED = {".gz", ".zst", ".xz", ".bz2", ".lz4"}
 
 
 @dataclass(frozen=True)

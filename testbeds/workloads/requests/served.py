@@ -4,7 +4,7 @@ docs/reference/requests.md has them in words. A figure that cannot be computed i
 `absent` says why. Refused requests count as such and are in no other figure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -98,7 +98,7 @@ def served_figures(
     there = [one for one in records if not one.refused]
     spans = spans_ms(there)
     absent = {name: run.absent.get(name, UNSEEN) for name, (_, n) in spans.items() if not n.sum()}
-    objective, unloaded, why = _objective(run.label, there, ttft_ms_max, tpot_ms_max)
+    objective, unloaded, why = _objective(run, there, ttft_ms_max, tpot_ms_max)
     span_s = _span_s(there)
     goodput = None
     if not span_s:
@@ -237,7 +237,7 @@ def _unloaded(there: Sequence[RequestRecord]) -> list[RequestRecord]:
 
 
 def _objective(
-    where: str,
+    run: ServedRun,
     there: Sequence[RequestRecord],
     ttft_ms_max: float | None,
     tpot_ms_max: float | None,
@@ -257,7 +257,7 @@ def _objective(
         if limit is not None and median is not None and limit < median:
             raise BadInput(
                 f"--{name} {limit:g}ms is below the {median:.4g} ms of an unloaded request",
-                where,
+                run.label,
                 "no load meets it: give more, or leave it out for twice the unloaded median",
             )
     given = any(limit is not None for limit in limits.values())
@@ -266,11 +266,27 @@ def _objective(
     if limits["ttft"] is None and limits["tpot"] is None:
         few = f"{len(alone)} requests were alone on their host, fewer than {UNLOADED_MIN}"
         return None, len(alone), f"{few}: give --ttft or --tpot"
+    if why := _unjudged(run, there, limits):
+        return None, len(alone), why
     met = sum(_within(one, limits["ttft"], limits["tpot"]) for one in there)
     told = Objective(
         ttft_ms=limits["ttft"], tpot_ms=limits["tpot"], given=given, met=share(met, len(there))
     )
     return told, len(alone), ""
+
+
+def _unjudged(
+    run: ServedRun, there: Sequence[RequestRecord], limits: Mapping[str, float | None]
+) -> str:
+    """Why an objective cannot be judged: no request has the moments of a time that it limits."""
+    owed = [one for one in there if (one.output_tokens or 0) > 1]  # one token has no TPOT to miss
+    for name, recorded in (
+        ("ttft", len(ttft_ms(there)) > 0),
+        ("tpot", not owed or any(_tpot_ms(one) is not None for one in owed)),
+    ):
+        if limits[name] is not None and not recorded:
+            return run.absent.get(f"{name}_ms", UNSEEN)
+    return ""
 
 
 def _within(one: RequestRecord, ttft: float | None, tpot: float | None) -> bool:

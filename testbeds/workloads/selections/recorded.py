@@ -130,13 +130,17 @@ class SelectionWorkload:
 
 
 _RUN = msgspec.json.Decoder(_Run)
+LAYERS_MAX, TOKENS_MAX = 4096, 1 << 30
 
 
 def _parse(line: bytes, where: str) -> _Run:
     run = json_line(_RUN, line, where, "see docs/reference/workloads.md", "is not a recorded run")
-    if not (1 <= run.layers <= 4096 and run.block_tokens >= 1 and run.steps):
+    if run.layers > LAYERS_MAX or run.prompt_tokens > TOKENS_MAX:
+        what = f"{run.layers:,} layers and a prompt of {run.prompt_tokens:,} tokens"
+        raise _bad(what, where, f"record at most {LAYERS_MAX:,} layers and {TOKENS_MAX:,} tokens")
+    if run.layers < 1 or run.block_tokens < 1 or not run.steps:
         raise _bad("a run without layers, tokens of a block or steps", where, "record one step")
-    if run.prompt_tokens < run.block_tokens or run.prompt_tokens > 1 << 30:
+    if run.prompt_tokens < run.block_tokens:
         raise _bad(f"a prompt of {run.prompt_tokens} tokens", where, "record at least one block")
     return run
 

@@ -4,6 +4,7 @@ import pytest
 
 from offstage.bindings.errors import RunFailed
 from offstage.testbeds.bench import asic
+from offstage.testbeds.cli import run
 
 
 @pytest.fixture
@@ -34,3 +35,10 @@ def test_an_engine_that_misses_theory_is_no_reference(
     monkeypatch.setattr(asic, "MEAN_ERROR", 0.05)
     with pytest.raises(RunFailed, match="theory gives 12"):
         asic.bench_asic(requests=1000, rounds=1)
+
+
+@pytest.mark.parametrize("option", ["--requests", "--rounds"])
+def test_a_bench_without_end_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "asic", option, str(10**23)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert option in line and "less than or equal to" in line

@@ -72,6 +72,19 @@ def test_what_cannot_be_written_is_refused(
         export(GeneratedWorkload(replace(OPTIONS, layers=80, index_source=None, steps=90000)), path)
     with pytest.raises(BadInput, match="granules"):
         export(GeneratedWorkload(replace(OPTIONS, granule_tokens=2)), path)
+    capsys.readouterr()
+    far = str(10**23)
+    for words in (
+        *(["--sessions", far], ["--layers", far], ["--context-tokens", far], ["--steps", far]),
+        *(["--block-tokens", far], ["--block-tokens", "0"], ["--sessions", "65536"]),
+    ):
+        assert run(["trace", "generate", "--out", str(path), *words]) == 2, words
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words[0] in line or "a file holds at most 2" in line
+    where = ["trace", "generate", "--out", str(tmp_path), "--sessions", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GeneratedWorkload, "__init__", lambda *_: pytest.fail("drawn in vain"))
+        assert run(where) == 2 and "Is a directory" in capsys.readouterr().err
     assert run(["trace", "generate"]) == 2
     assert "give --explain or --out FILE" in capsys.readouterr().err
     assert not path.exists()

@@ -171,7 +171,7 @@ class Answers:
         return self.step(view(0, [[1]]))
 
     def step(self, view: View) -> Any:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -204,6 +204,7 @@ def one(ordinal: int = 0, layer: int = 1, **more: Any) -> Any:
         (one(cause=len(CAUSES)), "a cause that is not one of window,"),
         (one(reserved=1), "'reserved'"),
         (ValueError("two\nlines"), "raised ValueError: two lines ("),
+        (SystemExit(0), "raised SystemExit: 0 ("),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
@@ -214,6 +215,13 @@ def test_a_wrong_answer_is_one_line(answer: Any, said: str) -> None:
     line = str(caught.value)
     assert "step 12 of session 3: policy 'fixed'" in line and said in line
     assert "\n" not in line and caught.value.fix
+
+
+def test_a_probability_of_nan_is_none() -> None:
+    """It would be cast to any number."""
+    with pytest.raises(ValueError, match="nan"):
+        one(probability=float("nan"))
+    assert one(probability=2.0)["probability"] == 65535 and one(probability=0)["probability"] == 0
 
 
 def test_a_wrong_beginning_is_one_line() -> None:
@@ -233,11 +241,13 @@ def test_components_answer_in_their_order() -> None:
 
 def test_what_fails_to_open_is_bad_input() -> None:
     def fails(self: Any, setting: Setting) -> None:
-        raise OSError("no such weights")
+        raise error
 
     kind: Any = type("Fails", (Answers,), {"__init__": fails})
-    with pytest.raises(BadInput, match="'fixed' cannot be opened: OSError: no such weights"):
-        Opened([kind], setting())
+    for error in (OSError("no such weights"), SystemExit("no such weights")):
+        said = f"'fixed' cannot be opened: {type(error).__name__}: no such weights"
+        with pytest.raises(BadInput, match=said):
+            Opened([kind], setting())
     names = {row.name for row in listing() if "lookahead" in row.name} | {"oasiskv-draft"}
     for name in names:
         with pytest.raises(BadInput, match=f"policy '{name}'"):

@@ -184,3 +184,33 @@ def test_a_pipe_or_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text(ROW)
     assert run(["trace", "import", str(tmp_path / "trace.jsonl"), "--out", str(device)]) == 0
     assert device.is_symlink()
+
+
+def test_what_a_command_reads_is_not_its_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A trace, a text or a run's own file would be lost; under another name of it, too."""
+    trace, link, other = (tmp_path / name for name in ("t.jsonl", "link.jsonl", "other.jsonl"))
+    trace.write_text(ROW)
+    link.symlink_to(trace)
+    for words in (
+        ["import", "--out", str(trace)],
+        ["import", "--out", str(link)],
+        ["export", "--to", "mooncake", "--out", str(trace)],
+    ):
+        assert run(["trace", words[0], str(trace), *words[1:]]) == 2
+        assert "is read by this command; write to another file" in capfd.readouterr().err
+    assert trace.read_text() == ROW
+    for _ in range(2):
+        assert run(["trace", "import", str(trace), "--out", str(other)]) == 0
+    assert trace.read_text() == ROW
+
+
+@pytest.mark.parametrize("ending", [".zst", ".xz", ".bz2", ".lz4"])
+def test_a_packed_name_that_is_not_written_packed_is_refused(
+    ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jsonl").write_text(ROW)
+    out = tmp_path / f"t{ending}"
+    assert run(["trace", "import", str(tmp_path / "t.jsonl"), "--out", str(out)]) == 2
+    assert f"a file named {ending}; name it .jsonl" in capfd.readouterr().err and not out.exists()

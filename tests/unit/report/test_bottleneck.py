@@ -154,15 +154,15 @@ def test_figures_of_a_run_are_its_summarys(made: SimpleNamespace) -> None:
 
 
 def test_a_point_has_its_share_of_compute_where_a_device_timed_it(whole: LabSummary) -> None:
-    """4 sessions at 50 tokens/s are 80 ms a token, of which 40 are the GPU's."""
+    """Of 80 ms a token 40 are the GPU's, however many sessions decode at once."""
     spec = {"name": "e", "workload": {"sessions": 4}, "tier": {"time_per_token": "40ms"}}
     summary = msgspec.structs.replace(whole, spec=spec)
-    point = msgspec.structs.replace(whole.points[0], tokens_per_s=Interval(value=50.0))
+    point = msgspec.structs.replace(whole.points[0], token_ms_mean=Interval(value=80.0))
     assert figures_of_point(point, summary)[COMPUTE].value == pytest.approx(0.5)
     assert figures_of_point(point, summary)[LINK].absent
     timed = msgspec.structs.replace(point, used={"link": 0.4, "flash": 0.1})
     assert figures_of_point(timed, summary)[LINK].value == 0.4
-    without = msgspec.structs.replace(point, tokens_per_s=None)
+    without = msgspec.structs.replace(point, token_ms_mean=None)
     assert "no device" in figures_of_point(without, summary)[COMPUTE].absent
     other = msgspec.structs.replace(summary, spec={"names": 1})
     assert "none of this release" in figures_of_point(point, other)[COMPUTE].absent

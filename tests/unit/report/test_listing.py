@@ -149,11 +149,13 @@ def test_a_bad_file_is_a_line_and_no_end(folder: Path, capsys: pytest.CaptureFix
     ("words", "said"),
     [
         (["nowhere"], "no such folder"),
+        (["bad/summary.json"], "is not a folder; name a folder that"),
         (["empty"], "has no run; name a folder that `offstage demo --out`"),
         (["bad"], "no run can be read (bad/summary.json"),
         (["demo", "--where", "hits>0.9"], "unknown figure 'hits'"),
         (["demo", "--where", "hit"], "not a condition; write KEY=VALUE"),
         (["demo", "--where", "hit>much"], "'much' is not a number"),
+        (["demo", "--where", "hit>nan"], "'nan' is not a number"),
         (["demo", "--sort", "best"], "unknown figure 'best'"),
         (["demo", "--columns", "run,best"], "unknown figure 'best'"),
         (["demo", "--where", "hit>2", "--sort", "best"], "unknown figure 'best'"),

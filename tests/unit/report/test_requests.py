@@ -122,6 +122,28 @@ def test_an_objective_of_twice_the_unloaded_needs_requests_that_were_alone() -> 
     assert "fewer than 5" in few.absent["goodput_per_s"]
 
 
+def test_an_objective_over_a_time_that_nobody_recorded_is_not_judged() -> None:
+    """Neither 0 % of requests without an arrival nor 100 % of tokens without times is a share."""
+    unseen = [RequestRecord(request=at, output_tokens=9) for at in range(3)]
+    for limits in ({"ttft_ms_max": 1e9}, {"tpot_ms_max": 1e-9}):
+        found = served_figures(RUN, unseen, **limits)
+        assert found.objective is None, limits
+    single = [record(at, 1000 * at, 100, []) for at in range(3)]
+    found = served_figures(RUN, single, tpot_ms_max=1)
+    assert found.objective is not None and found.objective.met == 1, "they have no TPOT to miss"
+
+
+def test_the_records_of_a_run_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, path = kept(tmp_path, THREE), tmp_path / "requests.parquet"
+    before = path.read_bytes()
+    for which in (run, str(path)):
+        assert command(["requests", which, "--prometheus", str(path)]) == 2
+        assert "is read by this command" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1))
 def test_runs_of_equal_gaps_have_the_quantiles_of_their_tokens(gaps: list[tuple[int, int]]) -> None:
     one = RequestRecord(request=0, gaps_ns=[(gap * MS, count) for gap, count in gaps])
@@ -226,6 +248,10 @@ def test_tokens_of_a_lab_run_add_up_to_its_time(
     for name in ("ttft_ms", "e2e_ms", "goodput_per_s", "hit_tokens", "absent_blocks"):
         assert one[name] is None and "stored" in one["absent"][name], name
     assert one["late_blocks"] == point["ends"]["late"]
+    (judged,) = shown(capsys, str(out), "--ttft", "1h", "--tpot", "1h")["runs"]
+    assert judged["objective"] is None, "nobody saw a first token late"
+    (judged,) = shown(capsys, str(out), "--tpot", "1h")["runs"]
+    assert judged["objective"]["met"] == 1
 
 
 def test_every_point_of_a_lab_run_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -303,7 +303,15 @@ def test_garbage_is_bad_input_to_every_reader(
             try:
                 assert len(open_trace(path, format).arrival_s) > 0
             except BadInput as error:
-                assert "\n" not in str(error)
+                assert "\n" not in str(error) and error.where and error.fix
+
+
+@pytest.mark.parametrize("raw", [b"a,b\rc,d\r", b'a,"' + b"x" * 200_000])
+def test_a_file_of_another_kind_is_of_no_format(raw: bytes, tmp_path: Path) -> None:
+    """A comma in it does not make it a table, whose lines are then complained of."""
+    (tmp_path / "t").write_bytes(raw)
+    with pytest.raises(BadInput, match=r"t:1: matches no format of request traces; check the file"):
+        open_trace(tmp_path / "t")
 
 
 @given(st.lists(st.integers(0, 2**63 - 2), max_size=20))

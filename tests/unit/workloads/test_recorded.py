@@ -112,6 +112,8 @@ def rows(*changed: list[Any]) -> dict[str, Any]:
     [
         ({"layers": "two"}, "is not a recorded run"),
         ({"layers": 0}, "without layers"),
+        ({"layers": 10**11}, "100,000,000,000 layers and a prompt of"),
+        ({"prompt_tokens": 2**31}, "tokens; record at most 4,096 layers and 1,073,741,824 tokens"),
         ({"steps": []}, "without layers, tokens of a block or steps"),
         ({"prompt_tokens": 1}, "a prompt of 1 tokens"),
         (rows([1, 0, [0]]), "1 rows for 2 layers"),

@@ -21,9 +21,11 @@ from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.trace import decoded
 
-__all__ = ["FORMAT", "VERSION", "write"]
+__all__ = ["FORMAT", "PACKED", "VERSION", "write"]
 
 VERSION = 1
+PACKED = {".gz", ".zst", ".xz", ".bz2", ".lz4"}
+"""Endings of files that are packed."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _EXPECTED = 'a header with "offstage_trace", then lines of "t", "in", "out" are expected'
@@ -102,8 +104,11 @@ def _read(source: Source) -> Trace:
 def write(trace: Trace, path: Path) -> None:
     """Write the trace, gzip if the name ends in .gz; the same trace gives the same bytes.
 
-    The file is written atomically. Raises BadInput or RunFailed if it cannot be written.
+    The file is written atomically. Raises BadInput for another packed name, and BadInput or
+    RunFailed if it cannot be written.
     """
+    if path.suffix in PACKED - {".gz"}:
+        raise BadInput(f"a file named {path.suffix}", str(path), "name it .jsonl, or .jsonl.gz")
     origin = trace.origin
     header = _Header(
         VERSION,

@@ -185,7 +185,11 @@ def _array(preset: Preset) -> Sram:
     """The metadata's SRAM."""
     assert preset.metadata is not None
     table = preset.metadata
-    return sram(table.sram.whole, banks=table.banks.whole, node_nm=preset.node_nm)
+    try:
+        return sram(table.sram.whole, banks=table.banks.whole, node_nm=preset.node_nm)
+    except BadInput as error:
+        where = f"preset {preset.name}: [metadata] sram"
+        raise BadInput(error.what, where, error.fix) from None
 
 
 def _bounds(number: Number) -> Bounds:

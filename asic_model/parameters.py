@@ -19,7 +19,7 @@ value, and numbers that contradict each other.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -145,6 +145,19 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         _check(found, f"preset {self.name}")
         return found
 
+    def refuse_unused(self, names: Iterable[str], where: str) -> None:
+        """BadInput where one of these parameters is of a memory in which nothing lies: to change it
+        would change no figure."""
+        used = [one for one in (self.staging, self.spill) if one]
+        for name in names:
+            block = name.partition(".")[0]
+            if block in MEMORIES and block not in used:
+                raise BadInput(
+                    f"{name} has no effect: {self.name} keeps nothing in its {block}",
+                    where,
+                    f"change {' or '.join(used)}, or name {block} as staging or spill in a file",
+                )
+
     def for_heads(self, count: int) -> "Preset":
         """A copy for blocks of `count` KV heads, as a run says, with no range to draw from. Itself
         where the run does not say, or entries are not per head."""
@@ -185,11 +198,13 @@ def names() -> list[str]:
 def read_preset(name: str) -> Preset:
     """The preset of that name, or from that TOML file, with the values that follow it."""
     base, *settings = name.split(",")
-    tables, where = _tables(base, ())
+    tables, where = _tables(base)
     found = _built(Path(base).stem, tables, where)
     if not settings:
         return found
-    changed = found.with_(dict(_setting(one, f"preset {base}") for one in settings))
+    values = dict(_setting(one, f"preset {base}") for one in settings)
+    changed = found.with_(values)
+    found.refuse_unused(values, f"preset {base}")
     return msgspec.structs.replace(changed, name=",".join((found.name, *settings)))
 
 
@@ -223,9 +238,12 @@ def rows(preset: Preset) -> list[Row]:
     return found
 
 
-def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """A file's tables merged over those of the preset that it extends."""
-    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+def _tables(
+    name: str, seen: tuple[Path, ...] = (), beside: Path = Path()
+) -> tuple[dict[str, Any], str]:
+    """A file's tables merged over those of the preset that it extends. `seen`: the files on the way
+    to it; `beside`: the folder from which a file is named."""
+    path = beside / name if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and not path.is_file():
         raise BadInput(
             f"no preset {name!r}",
@@ -237,11 +255,11 @@ def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     for key in raw:
         check_known(key, (*HEAD, *BLOCKS), where, "table or key")
     base = raw.pop("extends", "")
-    if not isinstance(base, str) or base in (*seen, path.stem):
+    if not isinstance(base, str) or base == path.stem or path.resolve() in seen:
         raise BadInput(f"extends = {base!r}", where, "name another preset, without a cycle")
     if not base:
         return raw, where
-    tables, _ = _tables(base, (*seen, path.stem))
+    tables, _ = _tables(base, (*seen, path.resolve()), path.parent)
     for key, value in raw.items():
         whole = isinstance(value, dict) and isinstance(tables.get(key), dict)
         tables[key] = {**tables[key], **value} if whole else value

@@ -28,11 +28,13 @@ from offstage.bindings.layouts import HIT_ENDS, layout
 from offstage.bindings.outside import read_json
 from offstage.bindings.replay import Event, Walk
 
-__all__ = ["START", "Fetch", "Read", "Trace", "log_path", "read_trace", "walk"]
+__all__ = ["RECORDS", "START", "Fetch", "Read", "Trace", "log_path", "read_trace", "walk"]
 
 LOG_NAME = "decisions.log"
 RECORD_NAME = "record.json"
 SUMMARY_NAME = "summary.json"
+RECORDS = "records"
+"""The folder of a demo that holds those of its recorded runs."""
 START = -1
 """The predecessor of an event without any other: the beginning of the run."""
 SESSION = layout("struct ofs_session_config")
@@ -242,7 +244,8 @@ def read_trace(path: Path) -> Trace:
 def _heads(folder: Path) -> int:
     """The number of KV heads from the host's summary, in the log's folder or in that of the demo
     above it."""
-    for near in (folder, folder.parent.parent):
+    above = (folder.parent.parent,) if folder.parent.name == RECORDS else ()
+    for near in (folder, *above):
         count = _read(near / SUMMARY_NAME, _Summary).workload.kv_heads
         if count > 0:
             return count
@@ -250,11 +253,11 @@ def _heads(folder: Path) -> int:
 
 
 def _read(path: Path, kind: type[T]) -> T:
-    """A file of the run; all defaults where there is only a log."""
-    try:
-        return read_json(path, "", kind)
-    except BadInput:
+    """A file of the run; all defaults where there is only a log. BadInput for one that is damaged:
+    without it figures would be others, and nothing would say so."""
+    if not path.exists():
         return kind()
+    return read_json(path, "record the run again, or move the file away", kind)
 
 
 class _Reader:

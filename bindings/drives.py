@@ -24,7 +24,17 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import ffi, lib, text_of
 from offstage.bindings.settings import check_known, read_toml
 
-__all__ = ["PUBLISHED", "TAGS", "Preset", "Tag", "Told", "preset", "presets", "read_drive"]
+__all__ = [
+    "PUBLISHED",
+    "TAGS",
+    "Preset",
+    "Tag",
+    "Told",
+    "params_wrong",
+    "preset",
+    "presets",
+    "read_drive",
+]
 
 FOLDER = Path(__file__).resolve().parent / "drives"
 Tag = Literal["measured", "synthesized", "cited", "derived", "vendor", "guess"]
@@ -278,10 +288,16 @@ def _check_whole(found: Preset, where: str) -> None:
                 f"has no {name}", where, "give it in a group with tag, date and source, or as like"
             )
     for params in filter(None, (found.params, found.zoned)):
-        wrong = lib.ofs_nvme_params_wrong(ffi.new("struct ofs_nvme_params *", params))
-        if wrong != ffi.NULL:
-            what, _, fix = text_of(wrong).partition("; ")
+        if wrong := params_wrong(params):
+            what, _, fix = wrong.partition("; ")
             raise BadInput(what, where, fix)
+
+
+def params_wrong(params: Mapping[str, int]) -> str:
+    """What the model refuses of a drive's parameters and, behind a semicolon, what to do; "":
+    nothing."""
+    wrong = lib.ofs_nvme_params_wrong(ffi.new("struct ofs_nvme_params *", dict(params)))
+    return "" if wrong == ffi.NULL else text_of(wrong)
 
 
 def _needed(scheduled: bool) -> Iterator[str]:

@@ -21,6 +21,7 @@ import msgspec
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import read_toml
+from offstage.bindings.units import format_size
 
 __all__ = ["NODES_NM", "Range", "Sram", "sram"]
 
@@ -88,7 +89,9 @@ def sram(size_bytes: int, *, banks: int = 8, node_nm: int = 22) -> Sram:
     rows = sorted(row for row in table.rows if row[1] == count)
     if not rows[0][0] <= size_bytes <= rows[-1][0]:
         raise BadInput(
-            f"an array of {size_bytes} B", "sram", f"give {rows[0][0]} to {rows[-1][0]} B"
+            f"an array of {format_size(size_bytes)}",
+            "sram",
+            f"give {format_size(rows[0][0])} to {format_size(rows[-1][0])}",
         )
     low, high = next((a, b) for a, b in pairwise(rows) if a[0] <= size_bytes <= b[0])
     share = log(size_bytes / low[0]) / log(high[0] / low[0])

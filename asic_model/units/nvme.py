@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from offstage.asic_model.blocks import Disk
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.tables.dram import LOAD_SPAN_PS, mean_ps
+from offstage.bindings.drives import params_wrong
 from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Load, Unit
 from offstage.bindings.storage import preset as drive_preset
@@ -64,8 +65,17 @@ def medium(preset: Preset, name: str = "", drawn: bool = False) -> Unit:
             load_span_ps=LOAD_SPAN_PS,
             draw_span_ps=disk.together.whole,
         )
-    count = nvme.drives.whole
-    drive = striped(drive_preset(name).params, count)
+    count, one = nvme.drives.whole, drive_preset(name).params
+    drive = striped(one, count)
+    if params_wrong(drive):
+        most = count - 1
+        while most and params_wrong(striped(one, most)):
+            most -= 1
+        raise BadInput(
+            f"{count:,} of the drive {name}, more than the model stripes",
+            f"preset {preset.name}: nvme.drives",
+            f"give {most:,} at most",
+        )
     depth = min(drive["queue_depth_max"], nvme.queue.whole * count)
     return Unit(
         "drive", kind="drive", queue="priority", queue_max=waiting, in_flight_max=depth, drive=drive

@@ -7,6 +7,7 @@ combination that does is an error in the spec.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,14 @@ def load(path: Path) -> SweepSpec:
             raise BadInput(
                 f"{name} has no values, or a duplicate", f"{where}: [grid]", "list each value once"
             )
+    preset.refuse_unused((*spec.over, *spec.grid), where)
+    points = max(spec.draws, 1) * math.prod(map(len, spec.grid.values()))
+    if points > POINTS_MAX:
+        raise BadInput(
+            f"{points:,} points, and a sweep has {POINTS_MAX:,} at most",
+            where,
+            "give fewer draws or values",
+        )
     return spec
 
 
@@ -95,13 +104,10 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
         try:
             base = preset.with_(chosen)
         except BadInput as error:
-            raise BadInput(error.what, f"{path}: [grid]", error.fix) from None
+            where = f"{path}: [grid]: {error.where.removeprefix(f'preset {preset.name}: ')}"
+            raise BadInput(error.what, where, error.fix) from None
         for values in _drawn(spec, base):
             found.append(Point(len(found), {**chosen, **values}))
-            if len(found) > POINTS_MAX:
-                raise BadInput(
-                    f"more than {POINTS_MAX:,} points", str(path), "give fewer draws or values"
-                )
     if not found:
         raise BadInput(
             "no draw is valid", str(path), "narrow the ranges, or draw over fewer parameters"

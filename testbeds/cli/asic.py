@@ -155,7 +155,9 @@ def synth(
     blocks: Annotated[
         list[str] | None, typer.Option("--block", help="only this block; may be repeated")
     ] = None,
-    node_nm: Annotated[int, typer.Option("--node-nm", help="the process of the cells")] = 7,
+    node_nm: Annotated[
+        int | None, typer.Option("--node-nm", help="the process of the cells; default: 7")
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="keep the rows in the table that presets are held to")
     ] = False,
@@ -172,9 +174,16 @@ def synth(
     for block in blocks or ():
         check_known(block, BLOCKS, "offstage asic synth", "block")
     found = synthesis()
+    if not libraries and (write or node_nm is not None):
+        raise BadInput(
+            "no cells to synthesize with", "--write, --node-nm", "give LIB, or leave them out"
+        )
     if libraries:
         found = synthesize(
-            libraries, node_nm, blocks or BLOCKS, lambda text: print(text, file=sys.stderr)
+            libraries,
+            7 if node_nm is None else node_nm,
+            blocks or BLOCKS,
+            lambda text: print(text, file=sys.stderr),
         )
         if write:
             write_table(found)
@@ -227,6 +236,7 @@ def run(
     values = {name: _value(name, text) for name, text in parse_settings(changes or []).items()}
     chip = read_preset(preset)
     chip.with_(values)  # refuses bad values before the log is read
+    chip.refuse_unused(values, "--set")
     asked = _sizes(limits or [], closed)
     check(chip, asked, "--limit")
     mode = "closed loop" if closed else "decision-replay"

@@ -48,13 +48,14 @@ def size(
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.compare.effect import parse_load
     from offstage.testbeds.report.compare.recorded import find_runs, read_run
+    from offstage.testbeds.report.compare.size import WHERE
     from offstage.testbeds.report.compare.size import size as sized
 
     if not 0 < tokens_per_s < 1e12:
         fix = "give a rate above 0 and below 1e12"
-        raise BadInput(f"--tokens-per-s {tokens_per_s:g}", "asic size", fix)
+        raise BadInput(f"--tokens-per-s {tokens_per_s:g}", WHERE, fix)
     given = {"gpus": gpus, "sessions": sessions or "", "model": model, "pace": pace}
-    load = parse_load(",".join(f"{key}={value}" for key, value in given.items() if value))
+    load = parse_load(",".join(f"{key}={value}" for key, value in given.items() if value), WHERE)
     recorded = read_run(find_runs(run)[0])
     with shown(1) as progress:
         trace = load.trace(read_trace(recorded.path), recorded)

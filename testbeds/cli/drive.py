@@ -48,7 +48,10 @@ ZoneOption = Annotated[
     typer.Option("--zone", metavar="SIZE", help="rows of the drive with zones of that flash"),
 ]
 ZonesOpenOption = Annotated[
-    int, typer.Option("--zones-open", min=1, help="that may be open and active at once")
+    int | None,
+    typer.Option(
+        "--zones-open", min=1, help="with --zone: that may be open and active at once; default: 14"
+    ),
 ]
 LevelOption = Annotated[
     int,
@@ -124,7 +127,7 @@ def wear(
     spare: SpareOption = None,
     token: TokenOption = "160KiB",
     zone: ZoneOption = "",
-    zones_open: ZonesOpenOption = 14,
+    zones_open: ZonesOpenOption = None,
     level: LevelOption = 0,
     erase_limit: EraseLimitOption = 0,
     form: FormatOption = Format.text,
@@ -144,6 +147,8 @@ def wear(
     from offstage.testbeds.lab.run.wear_runs import WearOptions
     from offstage.testbeds.workloads.requests.importer import open_trace
 
+    if zones_open is not None and not zone:
+        raise BadInput("a drive without zones", "--zones-open", "give --zone SIZE, or leave it out")
     options = WearOptions(
         streams=tuple(streams.split(",")),
         handles=handles,
@@ -153,7 +158,7 @@ def wear(
         spare_permille=None if spare is None else round(spare * 10),
         token_bytes=parse_size(token, "--token"),
         zone_bytes=parse_size(zone, "--zone") if zone else 0,
-        zones_open=zones_open,
+        **({} if zones_open is None else {"zones_open": zones_open}),
         level=level,
         erase_limit=erase_limit,
     )

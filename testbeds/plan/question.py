@@ -98,6 +98,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.tokens:
             raise BadInput("a context of 0 tokens", "context", "give 1 or more")
+        if self.turns > self.tokens:
+            raise BadInput(
+                f"a context of {self.tokens:,} tokens grows over {self.turns:,} turns",
+                "turns",
+                "give no more turns than tokens, or a longer context",
+            )
         if self.engine:
             check_known(self.engine, ENGINES, "engine", "engine")
         elif self.tenants > 1 or self.memory:

@@ -15,11 +15,12 @@ What can fail: BadInput for a trace without blocks or with few, more streams tha
 open zones, zones of no whole erase blocks, and a drive that does not collect.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
-from offstage.bindings.drives import Preset
+from offstage.bindings.drives import Preset, params_wrong
 from offstage.bindings.errors import BadInput
-from offstage.bindings.storage import NvmeModel
 from offstage.bindings.tradeoffs import life_years, write_budget_bytes
 from offstage.testbeds.drives import random_amplification
 from offstage.testbeds.lab.run.wear_end import EndRow, ends_of
@@ -106,6 +107,21 @@ class DriveWear(msgspec.Struct, frozen=True, kw_only=True):
     provenance: str = "modelled"
 
 
+def _check_spare(drives: Sequence[dict[str, int]]) -> None:
+    """In one line, before what takes long: BadInput for a drive of too little over-provisioning."""
+    for params in drives:
+        needed = params["spare_permille"]
+        while needed < 1000 and params_wrong(params | {"spare_permille": needed}):
+            needed += 1
+        if params["spare_permille"] < needed < 1000:
+            raise BadInput(
+                f"{params['spare_permille'] / 10:g} % of over-provisioning cannot collect with "
+                f"{params['handle_count']} handles",
+                "--spare",
+                f"give {needed / 10:g} or more, or fewer --handles",
+            )
+
+
 def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Progress) -> DriveWear:
     """Every kind of streams without and with handles, then the last one with fewer admitted."""
     options.check()
@@ -127,9 +143,9 @@ def drive_wear(drive: Preset, trace: Trace, options: WearOptions, progress: Prog
             f"give a trace, or a --limit, with {WRITTEN * OBJECTS_MIN:,} or more",
         )
     sized = scaled(params, objects, 1, 0)
-    NvmeModel(sized)  # in one line, before what takes long
     ways = list(runs(options, options.zone_blocks(drive)))
     drives = [drive_of(params, objects, options, run) for run in ways]
+    _check_spare([sized, *drives])
     judge = _Judge(drive, trace, tokens * options.token_bytes, random_amplification(params))
     progress.start("wear", len(ways), "runs")
     for run, made in zip(ways, drives, strict=True):

@@ -83,6 +83,12 @@ class Plan:
         load: Load,
     ) -> "Plan":
         """BadInput for an unknown preset; suggests the nearest. The baselines are always there."""
+        if load.tenants > 1 and not deep:
+            raise BadInput(
+                f"tenants={load.tenants} of copies of the run, which --quick does not replay",
+                "--load",
+                "leave out tenants, or --quick",
+            )
         own = read_preset(OWN) if calibration is None else _calibration(calibration)
         own = msgspec.structs.replace(own, name=OWN)  # not the file's: pages know it by this one
         chosen = dict.fromkeys(name for name in (*BASELINES, *(presets or DEFAULT)) if name != OWN)

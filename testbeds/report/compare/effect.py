@@ -121,34 +121,38 @@ class Load:
         return f"{said}, with the decisions of {trace.name}" if self.source else said
 
 
-def parse_load(text: str) -> Load:
-    """From `gpus=64,sessions=8,...`. BadInput for an unknown key or a number out of range."""
+def parse_load(text: str, where: str = WHERE) -> Load:
+    """From `gpus=64,sessions=8,...`. BadInput for an unknown key or a number out of range; `where`:
+    what it names as the place."""
     given: dict[str, str] = {}
     for piece in filter(None, (one.strip() for one in text.split(","))):
         key, equals, value = piece.partition("=")
-        check_known(key, KEYS, WHERE)
+        check_known(key, KEYS, where)
         if not equals or not value or key in given:
-            raise BadInput(f"{piece!r}", WHERE, "write each once, such as gpus=64,sessions=8")
+            raise BadInput(f"{piece!r}", where, "write each once, such as gpus=64,sessions=8")
         given[key] = value
     if "model" in given:
         geometry(given["model"])
-    pace_ns = parse_time(given["pace"], f"{WHERE} pace") if "pace" in given else 0
+    pace_ns = parse_time(given["pace"], f"{where} pace") if "pace" in given else 0
+    if "pace" in given and not pace_ns:
+        fix = "give one such as 20ms, or leave it out for the run's own"
+        raise BadInput("a token in no time", f"{where} pace", fix)
     return Load(
-        gpus=_count(given, "gpus", GPUS_MAX, 0),
-        sessions=_count(given, "sessions", SESSIONS_MAX, 0),
-        tenants=_count(given, "tenants", TENANTS_MAX, 1),
+        gpus=_count(given, "gpus", GPUS_MAX, 0, where),
+        sessions=_count(given, "sessions", SESSIONS_MAX, 0, where),
+        tenants=_count(given, "tenants", TENANTS_MAX, 1, where),
         model=given.get("model", ""),
         source=given.get("from", ""),
         pace_s=pace_ns / 1e9,
     )
 
 
-def _count(given: dict[str, str], key: str, most: int, otherwise: int) -> int:
+def _count(given: dict[str, str], key: str, most: int, otherwise: int, where: str) -> int:
     if key not in given:
         return otherwise
     text = given[key]
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise BadInput(f"{key}={text}", WHERE, f"give a whole number from 1 to {most:,}")
+        raise BadInput(f"{key}={text}", where, f"give a whole number from 1 to {most:,}")
     return int(text)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from offstage import __version__
+from offstage.asic_model.trace import RECORDS
 from offstage.bindings.errors import BadInput, nearest
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
@@ -23,7 +24,7 @@ from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
 __all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "of_machine", "read_run", "with_policy"]
 
-LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
+LOG_NAME, RECORD_NAME = "decisions.log", "record.json"
 CONSTRUCTED = Note(
     "fetch-constructed",
     "no host's own times of fetches: they are the log's, from decision to answer, plus means of "
@@ -125,7 +126,14 @@ def find_runs(folder: Path) -> list[Path]:
 
 def with_policy(runs: Sequence[Path], policy: str) -> list[Path]:
     """The runs with this policy, by its name in the report; all of them for "". BadInput, with the
-    nearest, if there is none."""
+    nearest, if there is none, and for a recording that stands alone: a folder of its own says no
+    policy."""
+    if policy and runs[0].parent.name != RECORDS:
+        raise BadInput(
+            "one recording, and no arms of a demo to choose from",
+            f"{runs[0]}: --policy {policy}",
+            "leave --policy out",
+        )
     names = {path: path.name.partition("-")[2] for path in runs}
     found = [path for path in runs if not policy or names[path] == policy.replace("+", "-")]
     if not found:

@@ -30,7 +30,7 @@ from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.compare.effect import Load
 
-__all__ = ["Part", "Sized", "size"]
+__all__ = ["WHERE", "Part", "Sized", "size"]
 
 FILL = (0.8, 0.7, 0.6, 0.5, 0.4)
 """How full the fullest unit may be; a lower one where waits keep the GPUs from the rate."""
@@ -95,8 +95,9 @@ def size(
     progress.advance(1)
     most = load.gpus * work.tokens / work.host_s if work.host_s else math.inf
     if tokens_per_s > most:
+        rate = f"{most:,.0f}" if most >= 10 else f"{most:.3g}"
         raise BadInput(
-            f"the GPUs ({load.gpus:,}) compute {most:,.0f} tokens/s by themselves",
+            f"the GPUs ({load.gpus:,}) compute {rate} tokens/s by themselves",
             WHERE,
             "ask for less, or give more GPUs, sessions or a shorter pace",
         )

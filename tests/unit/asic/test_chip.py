@@ -16,7 +16,7 @@ from offstage.asic_model.units.codec import coded_permille
 from offstage.asic_model.units.dedup import collision_share
 from offstage.asic_model.units.hbm import hbm_stacks
 from offstage.asic_model.units.metadata import keys_of_block, set_count
-from offstage.asic_model.units.nvme import striped
+from offstage.asic_model.units.nvme import medium, striped
 from offstage.bindings.core import CoreConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Limits
@@ -257,6 +257,15 @@ def test_several_drives_are_one_with_more_of_everything() -> None:
         seconds.append(max(ends))
         assert ends[0] < 10**8
     assert 6 < seconds[0] / seconds[1] < 10
+
+
+def test_more_drives_than_the_model_stripes_are_refused_by_their_number() -> None:
+    chip = read_preset("asic_7nm")
+    for drive, count, most in (("hbf", 4, 2), ("gen5-tlc", 17, 16)):
+        with pytest.raises(BadInput, match=f"give {most} at most") as caught:
+            medium(chip.with_({"nvme.drives": count}), drive)
+        assert caught.value.where == "preset asic_7nm: nvme.drives"
+        medium(chip.with_({"nvme.drives": most}), drive)
 
 
 def test_a_memory_has_the_spread_of_its_table() -> None:

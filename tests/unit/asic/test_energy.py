@@ -98,6 +98,14 @@ def test_area_is_that_of_what_the_preset_has() -> None:
     assert area(read_preset("bluefield3")) == area(read_preset("ideal")) == []
 
 
+@pytest.mark.parametrize("mib", [0.125, 512.0])
+def test_an_sram_beyond_its_table_names_the_number(mib: float) -> None:
+    preset = read_preset("asic_7nm").with_({"metadata.sram": mib})
+    with pytest.raises(BadInput, match=r"an array of .*iB; give 256 KiB to 256 MiB") as caught:
+        energy(Run([]), preset)
+    assert caught.value.where == "preset asic_7nm: [metadata] sram"
+
+
 def test_a_block_in_verilog_has_the_area_of_its_row() -> None:
     """At the size that was synthesized, for each copy; else a guess by another size."""
     preset = read_preset("asic_7nm")

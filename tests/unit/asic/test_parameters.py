@@ -134,8 +134,34 @@ def test_a_circle_of_presets_is_refused(tmp_path: Path) -> None:
     path.write_text('extends = "asic_7nm"')
     with pytest.raises(BadInput, match="extends = 'asic_7nm'"):
         read_preset.__wrapped__(str(path))
+    for name, other in (("one", "two"), ("two", "one"), ("self", "self")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{other}.toml"')
+    for name in ("one", "self"):
+        with pytest.raises(BadInput, match="without a cycle"):
+            read_preset.__wrapped__(str(tmp_path / f"{name}.toml"))
     with pytest.raises(BadInput, match=r"no preset 'asic_9nm'; choose one of dpu_x86_measured"):
         read_preset("asic_9nm")
+
+
+def test_a_file_extends_one_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command runs."""
+    (tmp_path / "base.toml").write_text('extends = "asic_7nm"\ntitle = "base"')
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"')
+    monkeypatch.chdir("/")
+    assert read_preset.__wrapped__(str(tmp_path / "mine.toml")).title == "base"
+
+
+def test_a_number_of_a_memory_in_which_nothing_lies_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would change no figure; where something lies in it, it does."""
+    changed = "cxl.latency=600"
+    for given in (["--set", changed], ["--preset", f"asic_7nm,{changed}"]):
+        assert run(["asic", "run", str(tmp_path), *given]) == 2
+        said = capsys.readouterr().err
+        assert "cxl.latency has no effect: asic_7nm keeps nothing in its cxl; change hbm" in said
+    assert read_preset("host_cxl,cxl.latency=600").memory("cxl").latency.value == 600
+    read_preset("asic_7nm,ddr.latency=60,hbm.latency=60")
 
 
 def test_a_change_widens_the_range_and_is_checked() -> None:

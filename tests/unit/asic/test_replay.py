@@ -20,6 +20,7 @@ from offstage.asic_model.replay import closed_loop, decision_replay, own_times
 from offstage.asic_model.result import ChipRun, times_of
 from offstage.asic_model.trace import START, Trace, read_trace
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import HIT_ENDS
 from offstage.testbeds.cli import run
 
@@ -97,6 +98,24 @@ def test_hosts_of_a_dpu_read_what_is_staged_themselves(trace: Trace, replay: Any
         slow = preset.with_({"front_end.latency": preset.front_end.latency.value * 50})
         least = [replay(trace, one).fetch_ns.curve[0] for one in (preset, slow)]
         assert (least[1] > 2 * least[0]) is waits, name
+
+
+def test_what_lies_damaged_by_a_log_is_refused_and_not_taken_for_absent(tmp_path: Path) -> None:
+    """With defaults in its place figures would be others; what a folder further up holds is no part
+    of the run."""
+    folder = written(tmp_path, recorded())
+    (tmp_path / "summary.json").write_text("of something else")
+    read_trace(folder)
+    for name in ("summary.json", "record.json"):
+        kept = (folder / name).read_text() if (folder / name).exists() else "{}"
+        for damaged in ("{", "", "[]"):
+            (folder / name).write_text(damaged)
+            with pytest.raises(BadInput) as caught:
+                read_trace(folder)
+            assert caught.value.where.startswith(str(folder / name))
+        (folder / name).write_text(kept)
+    (folder / "record.json").unlink()
+    read_trace(folder)
 
 
 def test_blocks_have_the_heads_of_the_run(

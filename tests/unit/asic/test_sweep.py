@@ -8,10 +8,11 @@ import pytest
 from against_schema import checked
 from asic_logs import recorded, written
 
-from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.ranges import hypercube, value_at, varied
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.trace import read_trace
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.asic.spec import load, points_of
 from offstage.testbeds.asic.sweep import sweep
 from offstage.testbeds.cli import run
@@ -106,6 +107,17 @@ def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> Non
     assert sweep(path, tmp_path / "two", Silent(), jobs=2) == first
 
 
+def test_a_sweep_is_bounded_before_its_points_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is asked: a grid times its draws."""
+    monkeypatch.setattr(Preset, "with_", None)
+    axes = "\n".join(f'"{name}.queue" = {[*range(1, 11)]}' for name in ("dma", "codec", "qos"))
+    path = spec_in(tmp_path, f'run = "run"\ndraws = 101\n[grid]\n{axes}\n')
+    with pytest.raises(BadInput, match="101,000 points, and a sweep has 100,000 at most"):
+        load(path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -119,6 +131,9 @@ def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> Non
         ('run = "run"\ndraws = 1\nstorage = "floppy"', "no drive 'floppy'; choose one of"),
         ('run = "run"\ndraws = 1\npreset = "asic_9nm"', "no preset 'asic_9nm'"),
         ('run = "walk"\ndraws = 1', "cannot be read"),
+        ('run = "run"\n[grid]\n"codec.lanes" = [4, 0]', "[grid]: codec.lanes: is 0; give 1"),
+        ('run = "run"\n[grid]\n"cxl.latency" = [200, 600]', "cxl.latency has no effect"),
+        ('run = "run"\ndraws = 1\nover = ["cxl.latency"]', "cxl.latency has no effect"),
         ('rum = "run"\ndraws = 1', "unknown key 'rum'; did you mean 'run'?"),
         ("draws = 1", "missing required field `run`"),
     ],

@@ -8,6 +8,7 @@ from offstage.asic_model.hardware import BLOCKS, RTL, synthesis
 from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.synth import merge
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli import run
 
 GATES = """/* a { comment */ library (gates) {
   time_unit : "1ps";
@@ -45,6 +46,14 @@ def test_what_is_no_library_is_refused(text: str | None, says: str, tmp_path: Pa
         path.write_text(text)
     with pytest.raises(BadInput, match=says):
         merge([path], tmp_path / "all.lib")
+
+
+def test_without_cells_what_is_of_a_synthesis_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for given in (["--write"], ["--node-nm", "5"]):
+        assert run(["asic", "synth", *given]) == 2
+        assert "no cells to synthesize with; give LIB" in capsys.readouterr().err
 
 
 def test_the_table_is_of_the_verilog_that_there_is() -> None:

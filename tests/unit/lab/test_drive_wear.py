@@ -237,7 +237,9 @@ def test_a_zoned_drive_moves_nothing_and_the_store_what_it_must(tmp_path: Path) 
         ),
         (["--zone", "16GiB", "--zones-open", "3"], "need 4 open zones, and the drive has 3; give"),
         (["--zone", "2TiB"], "blocks are 1, and a store of 1 streams needs 6; give smaller"),
-        (["--spare", "0"], "without over-provisioning cannot collect"),
+        (["--spare", "0"], "--spare: 0 % of over-provisioning cannot collect with 0 handles; give"),
+        (["--spare", "3"], "--spare: 3 % of over-provisioning cannot collect with 5 handles; give"),
+        (["--zones-open", "3"], "--zones-open: a drive without zones; give --zone SIZE"),
         (["--spare", "100"], "all over-provisioning"),
         (
             ["--level", "9", "--erase-limit", "9"],

@@ -305,6 +305,8 @@ def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
         ({"users": 10**9, "context": "1M"}, "a tier can name"),
         ({"context": "12x"}, "not a number of tokens"),
         ({"context": 0}, "0 tokens"),
+        ({"context": 9}, "a context of 9 tokens grows over 10 turns"),
+        ({"context": "1K", "turns": 1025}, "a context of 1,024 tokens grows over 1,025 turns"),
         ({"dtype": "fp3"}, "unknown format"),
         ({"gpu": "a100"}, "choose one of h100"),
         ({"tiers": ["tape"]}, "choose one of hbm"),

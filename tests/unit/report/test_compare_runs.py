@@ -52,6 +52,16 @@ def test_a_policy_is_named_as_the_report_names_it(tmp_path: Path) -> None:
         with_policy(find_runs(tmp_path), "windowema")
 
 
+def test_a_recording_that_stands_alone_has_no_arms(tmp_path: Path) -> None:
+    """Its folder's name is no policy's, whatever it is."""
+    alone = recorded(tmp_path / "monday-run")
+    assert with_policy([alone], "") == [alone]
+    for policy in ("run", "window+ema"):
+        with pytest.raises(BadInput, match="one recording, and no arms") as caught:
+            with_policy([alone], policy)
+        assert caught.value.where == f"{alone}: --policy {policy}"
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -73,6 +83,12 @@ def test_what_cannot_be_compared_is_refused(
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean 'asic_7nm'"):
         Plan.of(["asic_7n"], samples=1, deep=False, calibration=None, command="", load=Load())
+
+
+def test_tenants_are_of_replays_that_a_quick_comparison_leaves_out() -> None:
+    with pytest.raises(BadInput, match="tenants=3 of copies of the run, which --quick does not"):
+        load = Load(tenants=3)
+        Plan.of([], samples=1, deep=False, calibration=None, command="", load=load)
 
 
 def test_a_calibration_is_the_model_of_the_measured_machine(tmp_path: Path) -> None:

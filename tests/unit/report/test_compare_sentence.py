@@ -90,6 +90,8 @@ def test_a_load_is_read_or_refused_in_one_line() -> None:
         ("tenants=65", "tenants=65"),
         ("model=llama-9", "llama-9"),
         ("pace=fast", "fast"),
+        ("pace=0", "a token in no time"),
+        ("pace=0ms", "a token in no time"),
     ):
         with pytest.raises(BadInput, match=what) as caught:
             parse_load(text)

@@ -61,11 +61,26 @@ def test_what_no_chip_of_the_family_does_is_refused(
     assert "several chips" in (caught.value.fix or "")
     with pytest.raises(BadInput, match=r"GPUs \(1\) compute"):
         size(trace, replace(LOAD, gpus=1), chip, 40_000, Silent())
+    slow = replace(LOAD, gpus=1, pace_s=300.0)
+    with pytest.raises(BadInput, match=r"GPUs \(1\) compute 0\.\d*[1-9]\d* tokens/s"):
+        size(trace, slow, chip, 40_000, Silent())
     with pytest.raises(BadInput, match="bought whole"):
         size(trace, LOAD, read_preset("bluefield3"), 1000, Silent())
     monkeypatch.setattr(sizes, "decision_replay", None)
     with pytest.raises(BadInput, match=r"of one step need .* MiB of SRAM"):
         size(trace, replace(LOAD, gpus=100_000, sessions=100), chip, 1000, Silent())
+
+
+def test_a_bad_load_names_the_command_and_not_an_option_of_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for given, said in (
+        (["--gpus", "9000000"], "asic size: gpus=9000000; give a whole number"),
+        (["--gpus", "8", "--sessions", "20000"], "asic size: sessions=20000; give"),
+        (["--gpus", "8", "--pace", "0"], "asic size pace: a token in no time; give one such as"),
+    ):
+        assert run(["asic", "size", "nowhere", "--tokens-per-s", "4", *given]) == 2
+        assert capsys.readouterr().err.startswith(f"offstage: {said}")
 
 
 def test_a_bad_rate_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

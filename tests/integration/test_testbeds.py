@@ -62,6 +62,28 @@ def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(
     assert find(out) is None and not (command.exists() and command.read_bytes())
 
 
+@pytest.mark.parametrize("state", [{"bed": "local"}, {"bed": "pod"}])
+def test_no_other_command_takes_the_folder_of_one_that_is_up(
+    state: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither another testbed nor a demo: what is up stays on record, and can be put down."""
+    up = str(state["bed"])
+    other = {"local": "pod", "pod": "local"}[up]
+    with subprocess.Popen(["sh", "-c", "read line", "serve"], stdin=subprocess.PIPE) as daemon:
+        state |= {"pid": daemon.pid} if up == "local" else {"processes": {"dpu0": daemon.pid}}
+        (tmp_path / "testbed.json").write_text(json.dumps(state))
+        (tmp_path / "work").mkdir()
+        (tmp_path / "work/.offstage").touch()
+        (tmp_path / "work/store.kv").write_bytes(b"blocks")
+        demo = ["demo", "--sessions", "1", "--steps", "4", "--context-tokens", "4096"]
+        beds = [["testbed", verb, other] for verb in ("up", "run", "down")]
+        for words in (*beds, demo):
+            assert run([*words, "--out", str(tmp_path)]) == 2, words
+            assert f"offstage testbed down {up} --out {tmp_path}" in capsys.readouterr().err
+        assert json.loads((tmp_path / "testbed.json").read_text()) == state
+        assert (tmp_path / "work/store.kv").read_bytes() == b"blocks"
+
+
 def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
     """The host runs in one, the daemon in the other, at the requested rate."""
     try:

@@ -84,7 +84,9 @@ def test_no_other_command_takes_the_folder_of_one_that_is_up(
         assert (tmp_path / "work/store.kv").read_bytes() == b"blocks"
 
 
-def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
+def test_two_namespaces_are_linked_shaped_and_gone_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The host runs in one, the daemon in the other, at the requested rate."""
     try:
         netns.check()
@@ -93,7 +95,13 @@ def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) ->
     words = ["testbed", "run", "netns", *SIZES, "--out", str(tmp_path)]
     assert run([*words, "--rate", "10gbit"]) == 0
     check_report(tmp_path, "veth between two namespaces of one kernel, shaped by tbf rate 10gbit")
-    assert run([*words, "--rate", "nonsense"]) in (1, 2)
+    for option, wrong in (
+        *(("--rate", one) for one in ("nonsense", "nan", "inf", "0gbit", "10", "10bit")),
+        *(("--delay", one) for one in ("nonsense", "0us", "nan", "1h")),
+    ):
+        assert run([*words, f"{option}={wrong}"]) == 2, wrong
+        assert option in capsys.readouterr().err
+    assert run([*words, "--rate=-1gbit"]) == 2
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     left = done.stdout.split()  # ignores those of concurrent runs
     assert not [name for name in left if name.endswith(f"-{os.getpid()}")]

@@ -63,6 +63,8 @@ KINDS = {
 }
 """The error and the fix for a bad value of each kind; the fix shows the first choice."""
 SEED_MAX = (1 << 63) - 1
+TOML_BYTES_MAX = 1 << 24
+"""Of a TOML file: the largest, the map of a pod, has 256 members and as many changes."""
 """The greatest seed: it is a C `long` on its way into numpy, and 64 bits in the engines."""
 WHOLE = re.compile(r"\s*[+-]?[0-9][0-9_]{0,40}\s*")
 
@@ -131,10 +133,15 @@ def declared(table: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def read_toml(path: Path, fix: str) -> dict[str, Any]:
-    """The tables of a file. `fix` says what to give where it is none, or not text."""
+    """The tables of a file. `fix` says what to give where it is none, not text, or larger than
+    TOML_BYTES_MAX."""
     where = str(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            raw = file.read(TOML_BYTES_MAX + 1)
+        if len(raw) > TOML_BYTES_MAX:
+            raise BadInput(f"larger than {TOML_BYTES_MAX:,} bytes", where, fix)
+        return tomllib.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise BadInput("no such file", where, fix) from None
     except OSError as error:

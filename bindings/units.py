@@ -24,6 +24,7 @@ __all__ = [
     "parse_rate",
     "parse_size",
     "parse_time",
+    "parse_time_between",
 ]
 
 NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµμ]*(?:/s)?)\s*")
@@ -66,6 +67,14 @@ def parse_time(text: str | int, where: str = "") -> int:
     if not isinstance(text, bool) and str(text).strip() == "0":
         return 0
     return _parse(text, TIME_NS, "time", "20ms", where)
+
+
+def parse_time_between(text: str, where: str, low: str, high: str) -> int:
+    """As `parse_time`, from `low` to `high`, which are written as times too. BadInput beyond."""
+    time_ns = parse_time(text, where)
+    if not parse_time(low) <= time_ns <= parse_time(high):
+        raise BadInput(f"{text!r} is out of range", where, f"give {low} to {high}")
+    return time_ns
 
 
 def parse_price(text: str | int, where: str = "") -> int:

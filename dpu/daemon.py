@@ -23,7 +23,8 @@ from offstage.bindings import nixl, verbs
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.archive.returns import held_answers, with_archive
-from offstage.dpu.config.derive import Derived, parse_host_port
+from offstage.dpu.config.addresses import parse_host_port
+from offstage.dpu.config.derive import Derived
 from offstage.dpu.config.idle import unused
 from offstage.dpu.config.values import Config
 from offstage.dpu.control.attachments import Attachments

@@ -12,8 +12,10 @@ from offstage.bindings import sides
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import constant
+from offstage.bindings.storage import presets
 from offstage.bindings.tradeoffs import write_budget_bytes
 from offstage.bindings.units import format_size
+from offstage.dpu.config.addresses import NAME, check_address, check_member, parse_host_port
 from offstage.dpu.config.options import MINUTE_NS, PolicyOptions, Storage, Tenant
 from offstage.dpu.config.shares import check_floors, check_share
 from offstage.dpu.config.values import Config
@@ -26,11 +28,9 @@ __all__ = [
     "core_policy",
     "daily_bytes",
     "derive",
-    "parse_host_port",
     "policy_window_blocks",
 ]
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NGUID = re.compile("[0-9a-f]{32}")
 VOLUME = re.compile("[0-9a-f]{32}( durable)?")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
@@ -178,14 +178,6 @@ def core_policy(policy: PolicyOptions, block_tokens: int) -> Policy:
     )
 
 
-def parse_host_port(text: str, where: str) -> tuple[str, int]:
-    """`127.0.0.1:9411` as host and port; port 0 takes a free one."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise BadInput(f"{text!r} is not host:port", where, "write one such as 127.0.0.1:9411")
-    return host, int(port)
-
-
 def _check_tenants(config: Config, where: str) -> None:
     names = [tenant.name for tenant in config.tenants]
     if not names:
@@ -327,6 +319,12 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
 def _check_storage(config: Config, where: str) -> None:
     storage = config.storage
     sides.check(storage.backend, where)
+    if storage.nvme not in presets():
+        raise BadInput(
+            f"storage.nvme {storage.nvme!r} is not a preset",
+            where,
+            f"choose one of {', '.join(presets())}",
+        )
     in_memory = storage.backend == "emulated" and not storage.inner
     if in_memory:
         return
@@ -412,18 +410,9 @@ def _check_store(config: Config, record_bytes: int, where: str) -> tuple[int, in
 
 def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None:
     """BadInput for an invalid endpoint, and for one open to a network without CURVE."""
-    scheme, separator, rest = endpoint.partition("://")
-    if scheme not in ("tcp", "ipc") or not separator or not rest or not rest.isprintable():
-        raise BadInput(
-            f"{name} {endpoint!r} is not an endpoint",
-            where,
-            "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock",
-        )
-    if scheme != "tcp":
+    host = check_address(name, endpoint, where, listens=True)
+    if not host:
         return
-    host, _, port = rest.rpartition(":")
-    if not host or not (port == "*" or (port.isdigit() and int(port) <= 65535)):
-        raise BadInput(f"{name} {endpoint!r} has no port", where, "write tcp://127.0.0.1:7411")
     if not (host.startswith(LOOPBACK) or config.daemon.curve_dir or config.daemon.insecure):
         raise BadInput(
             f"{name} {endpoint!r} is open to the network without CURVE",
@@ -437,6 +426,14 @@ def _check_endpoints(config: Config, where: str) -> None:
     check_endpoint(config, "daemon.endpoint", daemon.endpoint, where)
     if daemon.fabric_endpoint:
         check_endpoint(config, "daemon.fabric_endpoint", daemon.fabric_endpoint, where)
+        if daemon.fabric_endpoint == daemon.endpoint and not daemon.endpoint.endswith(":*"):
+            raise BadInput(
+                f"daemon.fabric_endpoint is daemon.endpoint, {daemon.endpoint!r}",
+                where,
+                "give each its own port or path",
+            )
+    if config.pod.map:
+        check_member(config.pod.name, config.pod.endpoint, f"{where}: pod")
     if daemon.metrics_endpoint:
         host, _ = parse_host_port(daemon.metrics_endpoint, f"{where}: daemon.metrics_endpoint")
         if not (host.startswith(LOOPBACK) or daemon.insecure):

@@ -99,7 +99,13 @@ def change_policy(
 def change_tenant(tenant: options.Tenant, changes: Mapping[str, str], where: str) -> options.Tenant:
     """`tenant` with its share of the drive or quotas changed, which may change while it runs."""
     for key in changes:
-        settings.check_known(key, TENANT_LIVE, where, "key")
+        if key not in TENANT_LIVE:
+            settings.check_known(key, settings.declared(options.Tenant), where, "key")
+            raise BadInput(
+                f"{key} is read at the start alone",
+                where,
+                f"set it in the configuration and restart; live: {', '.join(TENANT_LIVE)}",
+            )
     changed = settings.read_table(tenant, changes, where)
     check_share(changed, where)
     return changed

@@ -89,9 +89,13 @@ class Attachments:
             self._fabric = self._open_fabric(endpoint)
         elif endpoint and endpoint != self.endpoint(fabric):
             raise BadInput(
-                f"{fabric} takes no endpoint now",
+                f"{fabric} takes no endpoint now"
+                if fabric == "zmq"
+                else f"{fabric} has no endpoint",
                 endpoint,
-                f"leave it out, or remove {fabric} first and let its hosts leave",
+                "leave it out, or remove zmq first and let its hosts leave"
+                if fabric == "zmq"
+                else "leave --listen out: it is for zmq",
             )
 
     def shut(self, fabric: str) -> None:

@@ -91,14 +91,8 @@ class PodMember:
         clock: Callable[[], int] = boot_ns,
     ) -> None:
         """`leave` reclaims everything from a host. `membership`, `peers` replace those of the
-        configuration. BadInput: `pod.name` is missing."""
+        configuration."""
         pod = config.pod
-        if not pod.name:
-            raise BadInput(
-                "a member of a pod has a name",
-                config.file or "configuration",
-                "give --pod-name or pod.name",
-            )
         self._name = pod.name
         self._device, self._hosts, self._leave, self._log = device, hosts, leave, log
         membership = membership or open_membership(pod.map, pod.lease_ns)

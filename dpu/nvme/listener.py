@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.nvme_tcp import Asked, NvmeTarget
-from offstage.dpu.config.derive import parse_host_port
+from offstage.dpu.config.addresses import parse_host_port
 from offstage.dpu.log import Log
 from offstage.dpu.nvme.admin import Subsystem
 from offstage.dpu.nvme.controllers import Controllers

@@ -8,10 +8,9 @@ from offstage.bindings import sides
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
 from offstage.bindings.device import FirmwareDevice, name_store, new_config
-from offstage.bindings.errors import BadInput
 from offstage.bindings.figures import MoveStatus
 from offstage.bindings.layouts import names
-from offstage.bindings.storage import preset, presets
+from offstage.bindings.storage import preset
 from offstage.bindings.timing import Timing
 from offstage.dpu.config.derive import Derived, core_policy
 from offstage.dpu.config.options import PolicyOptions
@@ -184,10 +183,4 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.huge = names("enum ofs_dma_huge", "OFS_DMA_HUGE_").index(config.memory.huge)
     filled.queue_depth_max, filled.thread_count = storage.queue_depth, storage.threads
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed
-    if storage.nvme not in presets():
-        raise BadInput(
-            f"storage.nvme {storage.nvme!r} is not a preset",
-            config.file or "configuration",
-            f"choose one of {', '.join(presets())}",
-        )
     filled.nvme = preset(storage.nvme).params

@@ -142,7 +142,9 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
     if tenant.secret:
         return parse_secret(tenant.secret, f"{where} secret"), False
     if tenant.secret_file:
-        return read_secret(Path(tenant.secret_file)), False
+        return read_secret(
+            Path(tenant.secret_file), f"secret_file of [[tenant]] {tenant.name!r}"
+        ), False
     kept = _kept_at(tenant, store_path, runtime_dir)
     if kept.exists():
         return read_secret(kept), True
@@ -262,7 +264,9 @@ def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
 
 def operator_secret(runtime_dir: Path, file: str = "") -> bytes:
     """The secret of the file, or a new one at every start; published for this user only."""
-    secret = read_secret(Path(file)) if file else secrets.token_bytes(32)
+    secret = (
+        read_secret(Path(file), "daemon.operator_secret_file") if file else secrets.token_bytes(32)
+    )
     publish_secret(runtime_dir, OPERATOR, secret)
     return secret
 

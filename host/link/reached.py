@@ -17,15 +17,14 @@ from offstage.bindings.errors import BadInput, Unreachable
 
 __all__ = ["Line", "why_silent"]
 
-EVENTS = (
-    zmq.EVENT_CONNECTED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+REFUSED = {
+    zmq.EVENT_DISCONNECTED,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+}
+"""What the other end did with the handshake; without any of it, it said nothing."""
+EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(REFUSED)
 
 
 class Line:
@@ -66,11 +65,11 @@ def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
         )
     if zmq.EVENT_CONNECTED not in seen:
         return _not_there(endpoint)
-    if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
+    if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen or not seen & REFUSED:
         return Unreachable(
             "the daemon accepts connections but does not answer",
             endpoint,
-            "check its log, or wait longer",
+            "check its log and whether its process is stopped, or wait longer",
         )
     if not curve_dir:
         return BadInput(

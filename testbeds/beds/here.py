@@ -20,7 +20,7 @@ from offstage.bindings.outside import read_json
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds import netns
 from offstage.testbeds.beds.daemon import offstage_words, start
-from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
+from offstage.testbeds.beds.local import STATE, TENANT, DaemonSizes, LocalBed, runs
 
 __all__ = ["BEDS", "Up", "down", "find", "up"]
 
@@ -64,14 +64,8 @@ class Up:
 def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "") -> Up:
     """Start a bed. BadInput: one is already up in this folder, or this machine does not support
     it. RunFailed: the daemon ended."""
-    if (found := find(out)) is not None:
-        raise BadInput(
-            f"the testbed {found.bed} is already up",
-            str(out),
-            f"offstage testbed down {found.bed} --out {out}",
-        )
     place = LocalBed(out.absolute())
-    place.take(_state(place.out).name)
+    place.take(STATE)
     sections = place.sections(sizes, {"backend": "auto"})
     network = None
     if bed == "netns":
@@ -99,7 +93,7 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
         "names": found.names,
         "real": found.real,
     }
-    _state(place.out).write_text(json.dumps(state), encoding="utf-8")
+    (place.out / STATE).write_text(json.dumps(state), encoding="utf-8")
     return found
 
 
@@ -147,15 +141,11 @@ def _real(storage: str, network: netns.Network | None) -> dict[str, str]:
 def find(out: Path) -> Up | None:
     """The bed that is up in this folder; None if there is none or its daemon has ended."""
     try:
-        state = read_json(_state(out), "")
-        command = Path(f"/proc/{state['pid']}/cmdline").read_text(encoding="utf-8")
-    except (OSError, BadInput, KeyError, TypeError):
+        state = read_json(out / STATE, "")
+        words = [state[key] for key in ("pid", "endpoint", "names", "real")]
+    except (BadInput, KeyError, TypeError):
         return None
-    if "serve" not in command.split("\0"):
-        return None  # the process id was reused
-    return Up(
-        state["bed"], out.absolute(), state["pid"], state["endpoint"], state["names"], state["real"]
-    )
+    return Up(state["bed"], out.absolute(), *words) if runs(state["pid"], "dpu") else None
 
 
 def down(out: Path) -> bool:
@@ -176,9 +166,5 @@ def down(out: Path) -> bool:
     finally:
         os.close(watched)
         netns.end(found.names)
-    _state(out).unlink()
+    (out / STATE).unlink()
     return True
-
-
-def _state(out: Path) -> Path:
-    return out / "testbed.json"

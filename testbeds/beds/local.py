@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 
-__all__ = ["BedSections", "DaemonSizes", "LocalBed", "claim"]
+__all__ = ["STATE", "BedSections", "DaemonSizes", "LocalBed", "bed_up", "claim", "runs"]
 
 TENANT = "demo"
+STATE = "testbed.json"
+"""In a testbed's folder: what is up there."""
 MARK = ".offstage"
 """Marks a folder as a bed's: its contents may be deleted."""
 LBA_BYTES = 4096
@@ -75,6 +78,25 @@ def claim(folder: Path, *files: Path) -> bool:
     return had
 
 
+def runs(pid: int, name: str) -> bool:
+    """Whether that process is still the one that was started under the name."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    except OSError:
+        return False
+    return f"--name={name}" in command if name.startswith("etcd") else "serve" in command
+
+
+def bed_up(out: Path) -> str:
+    """The name of the testbed that is up in this folder; "": none, or all of it has ended."""
+    try:
+        state = read_json(out / STATE, "")
+        processes = state["processes"] if "processes" in state else {"dpu": state["pid"]}
+        return state["bed"] if any(runs(pid, name) for name, pid in processes.items()) else ""
+    except (BadInput, KeyError, TypeError, AttributeError):
+        return ""
+
+
 @dataclass(frozen=True)
 class LocalBed:
     """`out/work` contains store, configurations, logs and records; `out` the files for readers."""
@@ -87,7 +109,14 @@ class LocalBed:
         return self.out / "work"
 
     def take(self, *files: str) -> bool:
-        """`claim` of `work`, with the bed's other output files."""
+        """`claim` of `work`, with the bed's other output files. BadInput also where a testbed is
+        up: its daemons have their stores there."""
+        if bed := bed_up(self.out):
+            raise BadInput(
+                f"the testbed {bed} is already up",
+                str(self.out),
+                f"offstage testbed down {bed} --out {self.out}",
+            )
         return claim(self.work, *(self.out / name for name in files))
 
     def clear(self, *files: str) -> None:

@@ -8,6 +8,7 @@ including the processes in the namespaces.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import last_line
+from offstage.bindings.units import parse_time
 
 __all__ = ["ADDRESSES", "Network", "check", "end", "make", "network"]
 
@@ -25,6 +27,11 @@ ADDRESSES = {"dpu": "10.77.0.1", "node": "10.77.0.2"}
 BURST = "256kb"
 QUEUE_LATENCY = "50ms"
 COMMAND_S = 60.0
+RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)(i?)(bit|bps)", re.IGNORECASE)
+RATE_BITS_PER_S_MIN, RATE_BITS_PER_S_MAX = 10**6, 10**13
+DELAY_NS_MAX = 10**9
+"""Beyond these a run takes hours, or hosts are silent for too long. Of what is no rate at all `tc`
+makes one: of `nan` 0, of `-1gbit` the greatest."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ def check() -> None:
 @contextmanager
 def network(rate: str = "", delay: str = "") -> Iterator[Network]:
     """Create both, linked; `rate` and `delay` in `tc` syntax (10gbit, 50us). BadInput: see
-    `check`, or the kernel lacks veth or the requested shaping."""
+    `check_link` and `check`, or the kernel lacks veth or the requested shaping."""
     made = make(f"{os.getpid()}", rate, delay)
     try:
         yield made
@@ -67,6 +74,7 @@ def network(rate: str = "", delay: str = "") -> Iterator[Network]:
 
 def make(tag: str, rate: str = "", delay: str = "") -> Network:
     """As `network`, but kept until `end`."""
+    check_link(rate, delay)
     check()
     names = {place: f"ofs-{place}-{tag}" for place in ADDRESSES}
     try:
@@ -74,6 +82,25 @@ def make(tag: str, rate: str = "", delay: str = "") -> Network:
     except BaseException:
         end(names)
         raise
+
+
+def check_link(rate: str, delay: str) -> None:
+    """BadInput for a rate or a delay that no link has; "": none is asked for."""
+    if rate:
+        found = RATE.fullmatch(rate)
+        bits = 0.0
+        if found:
+            number, prefix, binary, unit = found.groups()
+            bits = float(number) * (1024 if binary else 1000) ** " kmgt".index(
+                prefix.lower() or " "
+            )
+            bits *= 8 if unit.lower() == "bps" else 1
+        if not RATE_BITS_PER_S_MIN <= bits <= RATE_BITS_PER_S_MAX:
+            raise BadInput(
+                f"{rate!r} is not the rate of a link", "--rate", "give 1mbit to 10tbit, as 10gbit"
+            )
+    if delay and not 0 < parse_time(delay, "--delay") <= DELAY_NS_MAX:
+        raise BadInput(f"{delay!r} is out of range", "--delay", "give more than 0, to 1s")
 
 
 def end(names: dict[str, str]) -> None:

@@ -27,14 +27,13 @@ from offstage.bindings.outside import read_json
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon import start
-from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.beds.local import STATE, DaemonSizes, LocalBed, runs
 
 __all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "end", "find", "runs", "up"]
 
 DAEMONS = 4
 ETCD_MEMBERS = 3
 START_S, STOP_S = 30.0, 60.0
-STATE = "testbed.json"
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     """Start a pod; `with_etcd` None: with etcd if it is installed. BadInput: one is already up.
     RunFailed: a process did not come up."""
     out = out.absolute()
-    if find(out) is not None:
-        raise BadInput(
-            "the testbed pod is already up", str(out), f"offstage testbed down pod --out {out}"
-        )
     place, processes = LocalBed(out), dict[str, int]()
     place.take("pod.toml", STATE)
     try:
@@ -180,15 +175,6 @@ def _free_ports(count: int) -> Iterator[list[int]]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         yield [one.getsockname()[1] for one in sockets]
-
-
-def runs(pid: int, name: str) -> bool:
-    """Whether that process is still the one that was started under the name."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
-    except OSError:
-        return False
-    return f"--name={name}" in command if name.startswith("etcd") else "serve" in command
 
 
 def _end(processes: dict[str, int]) -> None:

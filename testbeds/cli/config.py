@@ -40,8 +40,8 @@ def show(
 ) -> None:
     """Print each value of the daemon's configuration, where it came from, and what follows from it.
 
-    Checks all relations: what `dpu serve` would refuse is refused here. Says which settings have no
-    effect.
+    Checks all relations between settings, as `dpu serve` does, which also looks at its machine:
+    memory, cores, secrets, the store. Says which settings have no effect.
     """
     from offstage.dpu.config.derive import derive
     from offstage.dpu.config.idle import unused

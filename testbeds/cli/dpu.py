@@ -32,6 +32,8 @@ from offstage.testbeds.cli.watch import watch as watch_it
 __all__ = ["register"]
 
 MOVE_LOOK_S = 0.2
+BLOCKS_MAX = (1 << 63) - 1
+"""That a message can name."""
 
 
 dpu = typer.Typer(no_args_is_help=True, help="The daemon on the DPU, or on what stands in for it.")
@@ -330,9 +332,9 @@ def drain(
 
     Exit code 1 where the time was too short.
     """
-    from offstage.bindings.units import parse_time
+    from offstage.bindings.units import parse_time_between
 
-    timeout_s = parse_time(timeout, "--timeout") / 1e9
+    timeout_s = parse_time_between(timeout, "--timeout", "0s", "1h") / 1e9
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         done = control.drain(timeout_s)
     emit(
@@ -388,7 +390,8 @@ def purge(
         ),
     ] = "",
     blocks: Annotated[
-        int | None, typer.Option("--blocks", min=0, help="stop at this many of its blocks")
+        int | None,
+        typer.Option("--blocks", min=0, max=BLOCKS_MAX, help="stop at this many of its blocks"),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="drop everything archived")] = False,
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
@@ -404,16 +407,18 @@ def purge(
     """
     from offstage.bindings.units import parse_size
 
-    if (keep != "") + (blocks is not None) + everything != 1:
+    bounds = (keep != "") + (blocks is not None) + everything
+    if bounds != 1:
         raise BadInput(
-            "no bound is given",
+            f"{bounds or 'no'} bounds are given",
             "dpu purge",
             "give one of --keep SIZE, --blocks N and --all",
         )
     keep_bytes = parse_size(keep, "--keep") if keep else 0
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         record = control.geometry.payload_size_bytes + control.geometry.lba_size_bytes
-        result = control.purge(tenant, blocks if blocks is not None else keep_bytes // record)
+        kept = blocks if blocks is not None else min(keep_bytes // record, BLOCKS_MAX)
+        result = control.purge(tenant, kept)
     emit(
         result,
         form,

@@ -226,7 +226,7 @@ def _link(
     rdma: str,
     timeout: str,
 ) -> "Endpoint":
-    from offstage.bindings.units import parse_time
+    from offstage.bindings.units import parse_time_between
     from offstage.bindings.verbs import parse_rdma
     from offstage.host.endpoint import Endpoint
 
@@ -239,7 +239,7 @@ def _link(
         fabric=fabric.value,
         name="host-run",
         rdma=parse_rdma(rdma),
-        timeout_s=parse_time(timeout, "--timeout") / 1e9,
+        timeout_s=parse_time_between(timeout, "--timeout", "1ms", "1h") / 1e9,
     )
 
 

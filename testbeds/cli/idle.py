@@ -1,4 +1,5 @@
-"""Options without effect in combination with others, which are refused by name before the run.
+"""What is refused before the run: options without effect in combination with others, by name, and
+an output that would replace what the command reads.
 
 A row gives a command's options, the condition and the reason. A condition that only a run can
 know, such as a trace without sessions, is a `Note` of its result instead.
@@ -6,6 +7,7 @@ know, such as a trace without sessions, is a `Note` of its result instead.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -245,6 +247,10 @@ IDLE = (
 """A row for each option without effect; `host run --help` and the like are unchanged."""
 
 
+OUTPUTS = ("out", "page", "prometheus")
+"""Parameters that name a file to write, in every command that has them."""
+
+
 class _Checked(typer.core.TyperCommand):
     """A command that checks its options before it runs."""
 
@@ -253,6 +259,7 @@ class _Checked(typer.core.TyperCommand):
         for row in IDLE:
             if row.command == words:
                 _refuse(row, ctx)
+        _keep_inputs(ctx)
         return super().invoke(ctx)
 
 
@@ -263,6 +270,36 @@ def _refuse(row: Idle, ctx: Any) -> None:
         named = " and ".join(flags[name] for name in given)
         does = "has" if len(given) == 1 else "have"
         raise BadInput(f"{named} {does} no effect {row.why}", row.command, f"leave out {named}")
+
+
+def _keep_inputs(ctx: Any) -> None:
+    """BadInput where an output file is one that the command reads: an input, or in the folder of a
+    run the file of its figures."""
+    written = {name: ctx.params.get(name) for name in OUTPUTS}
+    files = {name: path for name, path in written.items() if isinstance(path, Path)}
+    read = [
+        path
+        for name, given in ctx.params.items()
+        if name not in OUTPUTS
+        for path in (given if isinstance(given, list | tuple) else [given])
+        if isinstance(path, Path)
+    ]
+    flags = {one.name: one.opts[0] for one in ctx.command.params}
+    for name, path in files.items():
+        if path.is_file() and any(_reads(one, path) for one in read):
+            what = f"{flags[name]} would replace what the command reads"
+            raise BadInput(what, str(path), "give another path")
+
+
+def _reads(given: Path, file: Path) -> bool:
+    from offstage.host.request_file import REQUESTS_NAME
+    from offstage.testbeds.lab.pod.summary import POD_JSON
+    from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME
+    from offstage.testbeds.report.page.files import MODEL_NAME, SUMMARY_NAME
+
+    names = (SUMMARY_NAME, POD_JSON, MODEL_NAME, REQUESTS_NAME, LEDGER_NAME)
+    paths = [given / name for name in names] if given.is_dir() else [given]
+    return any(path.exists() and path.samefile(file) for path in paths)
 
 
 def refuse_idle_options(app: typer.Typer) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
+from offstage.dpu.config.addresses import NAME
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 from offstage.testbeds.cli.then import then
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+KEY_BYTES_MAX = 65_536
 
 keys = typer.Typer(no_args_is_help=True, help="CURVE keys and metrics tokens.")
 
@@ -103,8 +103,6 @@ def add(
     form: FormatOption = Format.text,
 ) -> None:
     """Let a client in. A daemon that runs takes the key within a second."""
-    import zmq.auth
-
     name = name or key.stem
     if not NAME.fullmatch(name):
         raise BadInput(
@@ -112,13 +110,7 @@ def add(
         )
     if not (folder / "clients").is_dir():
         raise BadInput("has no clients/", str(folder), f"offstage keys make server {folder}")
-    try:
-        public, secret = zmq.auth.load_certificate(key)
-        text = key.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"is not a key ({error})", str(key), "give the client's client.key"
-        ) from None
+    public, secret, text = _certificate(key, "give the client's client.key")
     if secret is not None:
         raise BadInput(
             "is a secret key, which stays with its client",
@@ -126,14 +118,27 @@ def add(
             f"give {key.with_suffix('.key')}",
         )
     own = folder / "server.key"
-    if own.exists() and zmq.auth.load_certificate(own)[0] == public:
+    if own.exists() and _certificate(own, "put the daemon's server.key back")[0] == public:
         raise BadInput("is the daemon's own key", str(key), "give the client's client.key")
     kept = folder / "clients" / f"{name}.key"
-    if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
+    if kept.exists() and _certificate(kept, "remove it")[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")
     write_text(kept, text)
     document: KeyAdded = {"added": str(kept)}
     emit(document, form, str(kept))
+
+
+def _certificate(path: Path, fix: str) -> tuple[bytes, bytes | None, str]:
+    """The public key of a file, the secret one if it has it, and the file's text."""
+    import zmq.auth
+
+    try:
+        if not path.is_file() or path.stat().st_size > KEY_BYTES_MAX:
+            raise ValueError(f"no file of at most {KEY_BYTES_MAX:,} bytes")
+        text = path.read_text(encoding="utf-8")
+        return *zmq.auth.load_certificate(path), text
+    except (OSError, ValueError) as error:
+        raise BadInput(f"is not a key ({error})", str(path), fix) from None
 
 
 @keys.command()

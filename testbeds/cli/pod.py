@@ -40,7 +40,6 @@ RuntimeDirsOption = Annotated[
 ]
 ANSWER_S = 1.0
 CARRY_OUT_S = 30.0
-DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
 
 
 FabricOption = Annotated[
@@ -166,10 +165,13 @@ def add(
 ) -> None:
     """Add a daemon to the map; a missing file is created."""
     from offstage.bindings.settings import convert
+    from offstage.dpu.config.addresses import check_address, check_member
     from offstage.dpu.pod.map import Member, added
 
     given = {"name": name, "endpoint": endpoint, "weight": weight, "zone": zone}
     member = convert(given, Member, "pod add")
+    check_member(name, endpoint, "pod add")
+    check_address("endpoint", endpoint, "pod add")
     _change(place, lambda found: added(found, member), form)
 
 
@@ -307,8 +309,7 @@ def run(
     """Drive a workload over all members at once, and print one report for the pod. Members may
     join and drain meanwhile. One that dies costs its fetch deadline; its blocks are recomputed."""
     from offstage.bindings.durable import writable, write_text
-    from offstage.bindings.errors import BadInput
-    from offstage.bindings.units import parse_time
+    from offstage.bindings.units import parse_time, parse_time_between
     from offstage.dpu.pod.membership import open_membership
     from offstage.host.endpoint import Endpoint
     from offstage.host.model.models import geometry as geometry_of
@@ -317,9 +318,7 @@ def run(
     from offstage.testbeds.live.options import DriveOptions
     from offstage.testbeds.live.pod_run import run as drive
 
-    deadline_ns = int(parse_time(fetch_deadline, "--fetch-deadline"))
-    if not DEADLINE_NS_MIN <= deadline_ns <= DEADLINE_NS_MAX:
-        raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
+    deadline_ns = parse_time_between(fetch_deadline, "--fetch-deadline", "1ms", "60s")
     writable(out and out / "pod.json")
     options = DriveOptions(
         geometry=geometry_of(geometry),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.units import parse_time
+from offstage.bindings.units import parse_time, parse_time_between
 
 if TYPE_CHECKING:
     from offstage.testbeds.bench.pod.result import PodResult, TraceResult
@@ -13,7 +13,6 @@ __all__ = ["run_phases", "run_trace"]
 
 RATE_MAX = 10_000.0
 SECONDS_MIN, SECONDS_MAX = 2.0, 7 * 86_400.0
-DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
 WHERE = "bench pod"
 
 
@@ -76,7 +75,4 @@ def _check(seconds: float) -> None:
 
 
 def _deadline_s(text: str) -> float:
-    deadline_ns = int(parse_time(text, "--fetch-deadline"))
-    if not DEADLINE_NS_MIN <= deadline_ns <= DEADLINE_NS_MAX:
-        raise BadInput(f"a deadline of {text}", "--fetch-deadline", "give 1ms to 60s")
-    return deadline_ns / 1e9
+    return parse_time_between(text, "--fetch-deadline", "1ms", "60s") / 1e9

@@ -176,6 +176,7 @@ def run(
     started and ended afterwards; a bluefield stays up.
     """
     own = _sizes(bed, sessions, context_tokens, steps)
+    _check_bed(bed, out)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import run as drive_far
 
@@ -214,6 +215,7 @@ def down(
     form: FormatOption = Format.text,
 ) -> None:
     """End what `up` started."""
+    _check_bed(bed, out)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import down as stop_far
 
@@ -235,6 +237,18 @@ def down(
     emit({"ended": found}, form, "ended" if found else "nothing was running")
 
 
+def _check_bed(bed: Bed, out: Path) -> None:
+    """BadInput where another testbed is up in this folder."""
+    from offstage.testbeds.beds.local import bed_up
+
+    if (up := bed_up(out)) not in ("", bed.value):
+        raise BadInput(
+            f"the testbed {up} is up there",
+            str(out),
+            f"offstage testbed down {up} --out {out}; or give {bed.value} another --out",
+        )
+
+
 def _run_here(
     bed: str,
     out: Path,
@@ -251,20 +265,14 @@ def _run_here(
     from offstage.testbeds.cli.testbed_here import drive, start
 
     found = find(out)
-    if found is not None and found.bed != bed:
-        raise BadInput(
-            f"the testbed {found.bed} is up there",
-            str(out),
-            f"offstage testbed down {found.bed} --out {out}",
-        )
     if found is not None and (rate or delay):
         raise BadInput(
             "a link of another rate or delay, and the testbed is up already",
             str(out),
             f"give them to `testbed up {bed}`, or leave them out",
         )
+    up = found or start(bed, out, sessions, context_tokens, steps, rate, delay)
     try:
-        up = found or start(bed, out, sessions, context_tokens, steps, rate, delay)
         summary = drive(up, sessions, context_tokens, steps)
     finally:
         if found is None:

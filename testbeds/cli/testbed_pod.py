@@ -56,8 +56,8 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     from offstage.testbeds.live.pod_run import run as drive
 
     there = pod.find(out)
+    bed = there or _start(out, sessions, context_tokens, steps)
     try:
-        bed = there or _start(out, sessions, context_tokens, steps)
         membership = open_membership(bed.place)
         found = membership.map()
         membership.close()

@@ -19,15 +19,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.units import format_seconds, parse_time
+from offstage.bindings.units import format_seconds, parse_time_between
 from offstage.host.link.control import Control
 from offstage.testbeds.cli.common import Format, emit, table
 from offstage.testbeds.cli.status_shown import Reading, Span, lines
 from offstage.testbeds.document import as_line
 
 __all__ = ["drawn", "interval", "watch"]
-
-WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
 
 
 class Interval(msgspec.Struct, kw_only=True, frozen=True):
@@ -75,10 +73,7 @@ def interval(text: str, count: int) -> float:
         if count:
             raise BadInput("--count is for --watch", "dpu status", "give --watch 1s too")
         return 0.0
-    every_ns = parse_time(text, "--watch")
-    if not WATCH_NS_MIN <= every_ns <= WATCH_NS_MAX:
-        raise BadInput(f"{text!r} is out of range", "--watch", "choose 100ms to 1h")
-    return every_ns / 1e9
+    return parse_time_between(text, "--watch", "100ms", "1h") / 1e9
 
 
 def drawn(now: Reading, before: Reading | None = None, *, whole: bool = False) -> RenderableType:

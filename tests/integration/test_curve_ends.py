@@ -1,6 +1,7 @@
 """Can an operator reach a daemon with CURVE, and does a failure name its cause?"""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,10 @@ def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
     """No restart is needed. A secret key, the daemon's own, or a second of a name is refused."""
     folder, key = str(base / "server"), base / "stranger/client.key"
+    (base / "large.key").touch()
+    os.truncate(base / "large.key", 1 << 40)
+    for wrong in ("/dev/zero", str(base / "large.key"), str(base)):
+        assert run(["keys", "add", folder, wrong, "--name", "wrong"]) == 2
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
     assert run(["keys", "add", folder, str(base / "server/server.key"), "--name", "own"]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from live_daemon import PAYLOAD, TENANT, Daemon, daemon, frozen, until
 
+from offstage.bindings.errors import Unreachable
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.connectors.late import counters
 from offstage.host.connectors.objects import Completion, ObjectClient, State
@@ -22,6 +23,18 @@ RULES = Path(__file__).resolve().parents[2] / "testbeds/presets/prometheus/offst
 
 def reached(tier: Daemon, **more: Any) -> Endpoint:
     return Endpoint(tier.endpoint, TENANT, runtime_dir=tier.runtime_dir, timeout_s=60.0, **more)
+
+
+@pytest.mark.parametrize("tenant", [OPERATOR, TENANT])
+def test_a_frozen_daemon_is_not_taken_for_one_that_requires_a_key(
+    tmp_path: Path, tenant: str
+) -> None:
+    """The kernel accepts the connection, on either socket, and nobody says a word: exit code 3."""
+    with daemon(tmp_path) as tier:
+        where = Endpoint(tier.endpoint, tenant, runtime_dir=tier.runtime_dir, timeout_s=1.0)
+        with frozen(tier), pytest.raises(Unreachable, match="does not answer"):
+            where.control(heartbeat=False)
+        where.control(heartbeat=False).close()
 
 
 def step(worker: Copies, one: Step) -> None:

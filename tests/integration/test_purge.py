@@ -64,6 +64,19 @@ def purge(tier: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
 
 
+def test_a_bound_beyond_what_a_message_can_name_is_no_traceback(tmp_path: Path) -> None:
+    """More than any store has: a number is refused, and of a size nothing is purged. Two bounds
+    are not called none."""
+    with daemon(tmp_path, ("red",)) as tier:
+        write_text(tier, "red", 1)
+        done = purge(tier, "red", "--blocks", str(10**23))
+        assert done.returncode == 2 and "--blocks" in done.stderr
+        done = purge(tier, "red", "--keep", "9" * 30 + "TiB")
+        assert done.returncode == 0 and json.loads(done.stdout)["blocks"] == 0
+        done = purge(tier, "red", "--all", "--keep", "1GiB")
+        assert done.returncode == 2 and "2 bounds are given" in done.stderr
+
+
 def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path: Path) -> None:
     """The operator reduces a tenant to fewer blocks, coldest first, then to none. The reported
     counts are true, the other tenant keeps its blocks, and a kill right after restores nothing."""

@@ -62,7 +62,31 @@ def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(
     assert find(out) is None and not (command.exists() and command.read_bytes())
 
 
-def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", [{"bed": "local"}, {"bed": "pod"}])
+def test_no_other_command_takes_the_folder_of_one_that_is_up(
+    state: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither another testbed nor a demo: what is up stays on record, and can be put down."""
+    up = str(state["bed"])
+    other = {"local": "pod", "pod": "local"}[up]
+    with subprocess.Popen(["sh", "-c", "read line", "serve"], stdin=subprocess.PIPE) as daemon:
+        state |= {"pid": daemon.pid} if up == "local" else {"processes": {"dpu0": daemon.pid}}
+        (tmp_path / "testbed.json").write_text(json.dumps(state))
+        (tmp_path / "work").mkdir()
+        (tmp_path / "work/.offstage").touch()
+        (tmp_path / "work/store.kv").write_bytes(b"blocks")
+        demo = ["demo", "--sessions", "1", "--steps", "4", "--context-tokens", "4096"]
+        beds = [["testbed", verb, other] for verb in ("up", "run", "down")]
+        for words in (*beds, demo):
+            assert run([*words, "--out", str(tmp_path)]) == 2, words
+            assert f"offstage testbed down {up} --out {tmp_path}" in capsys.readouterr().err
+        assert json.loads((tmp_path / "testbed.json").read_text()) == state
+        assert (tmp_path / "work/store.kv").read_bytes() == b"blocks"
+
+
+def test_two_namespaces_are_linked_shaped_and_gone_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The host runs in one, the daemon in the other, at the requested rate."""
     try:
         netns.check()
@@ -71,7 +95,13 @@ def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) ->
     words = ["testbed", "run", "netns", *SIZES, "--out", str(tmp_path)]
     assert run([*words, "--rate", "10gbit"]) == 0
     check_report(tmp_path, "veth between two namespaces of one kernel, shaped by tbf rate 10gbit")
-    assert run([*words, "--rate", "nonsense"]) in (1, 2)
+    for option, wrong in (
+        *(("--rate", one) for one in ("nonsense", "nan", "inf", "0gbit", "10", "10bit")),
+        *(("--delay", one) for one in ("nonsense", "0us", "nan", "1h")),
+    ):
+        assert run([*words, f"{option}={wrong}"]) == 2, wrong
+        assert option in capsys.readouterr().err
+    assert run([*words, "--rate=-1gbit"]) == 2
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     left = done.stdout.split()  # ignores those of concurrent runs
     assert not [name for name in left if name.endswith(f"-{os.getpid()}")]

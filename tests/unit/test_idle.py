@@ -196,3 +196,33 @@ def test_a_link_that_is_up_takes_no_other_rate(
     monkeypatch.setattr(here, "find", lambda out: SimpleNamespace(bed="netns"))
     assert run(["testbed", "run", "netns", "--rate", "1gbit", "--out", str(tmp_path)]) == 2
     assert "the testbed is up already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["accept", "run", "--out", "run/summary.json"],
+        ["accept", "run/summary.json", "--out", "run/summary.json"],
+        ["accept", "run", "--bench", "links.json", "--out", "links.json"],
+        ["accept", "run", "--limits", "links.json", "--out", "linked.json"],
+        ["requests", "run", "--prometheus", "run/requests.parquet"],
+        ["trace", "import", "links.json", "--out", "links.json"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_takes_the_place_of_what_the_command_reads(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By whatever name: the run that is judged, a bench's file, a link to it, a trace."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    files = [tmp_path / name for name in ("run/summary.json", "run/requests.parquet", "links.json")]
+    for file in files:
+        file.write_text("kept")
+    (tmp_path / "linked.json").symlink_to("links.json")
+    assert run(words) == 2
+    assert "would replace what the command reads" in capsys.readouterr().err
+    assert [file.read_text() for file in files] == ["kept"] * 3

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from offstage.bindings.figures import DmaTotals, MoveStatus, StorageStats, StoreStats
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
@@ -18,6 +19,7 @@ from offstage.dpu.protocol.status import (
     Pace,
     TenantReport,
 )
+from offstage.testbeds.cli import run
 from offstage.testbeds.cli.status_shown import FAULTS, LOST, Reading, Span, lines
 from offstage.testbeds.cli.watch import Interval
 
@@ -162,6 +164,23 @@ def test_what_is_rare_is_said_where_it_belongs() -> None:
     assert shown["pod"] == "serving, serves; epoch 7, incarnation 2; in doubt: no lease"
     assert shown["hosts"].startswith("6 with 3 sessions: h\\x1b[2J (red, not attached), h1 ")
     assert shown["hosts"].endswith("h3 (red, not attached), 2 more")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["host", "run", "--timeout", "1000000h"], "give 1ms to 1h"),
+        (["host", "run", "--timeout", "0s"], "give 1ms to 1h"),
+        (["dpu", "drain", "--timeout", "1000000h"], "give 0s to 1h"),
+        (["dpu", "status", "--watch", "1ms"], "give 100ms to 1h"),
+    ],
+)
+def test_a_time_beyond_its_bounds_is_refused_before_anything_is_asked(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing listens there, which would be another exit code."""
+    assert run([*words, "--endpoint", "tcp://127.0.0.1:9"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_interval_is_of_what_happened_in_it() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.bindings.durable import write_whole
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.durable import refused, write_whole
+from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import read_toml
 from offstage.dpu.pod.map import Living, PodMap, from_tables, noted
 
@@ -71,11 +71,7 @@ class StaticMembership:
                 )
                 write_map(self._path, pod)
         except OSError as error:
-            raise RunFailed(
-                f"the map cannot be changed ({error.strerror})",
-                str(self._path),
-                "see who may write there",
-            ) from None
+            raise refused(self._path, error) from None
         self._last, self.fresh = pod, True
         return pod
 

@@ -93,6 +93,13 @@ def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> 
         (PATH | {"arena.granule_tokens": "4", "storage.lba": "4096"}, "2,048 B.*smaller lba"),
         (PATH | {"arena.granule_tokens": "16", "store.codec": "bfloat16"}, "one of the two"),
         ({"storage.path": "/no/such/directory/store"}, "mkdir -p /no/such/directory"),
+        (PATH | {"storage.nvme": "foo"}, "storage.nvme 'foo' is not a preset"),
+        (PATH | {"daemon.fabric_endpoint": "tcp://127.0.0.1:7411"}, "give each its own port"),
+        (PATH | {"daemon.endpoint": "tcp://127.0.0.1:²"}, "has no port"),
+        (PATH | {"pod.map": "pod.toml"}, "give --pod-name or pod.name"),
+        (PATH | {"pod.map": "pod.toml", "pod.name": "../a"}, "not a name for a member"),
+        (PATH | {"pod.map": "p.toml", "pod.name": "a", "pod.endpoint": "b"}, "not an endpoint"),
+        (PATH | {"pod.map": "p.toml", "pod.name": "a", "pod.endpoint": "tcp://b:*"}, "no port"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(
@@ -253,6 +260,19 @@ def test_a_hot_change_touches_only_its_keys_and_refuses_the_rest() -> None:
     assert change_policy(old, {"lease": "0"}).lease_ns == 0
     with pytest.raises(BadInput, match=r"'evicton'.*'eviction'"):
         change_policy(old, {"evicton": "lru"})
+
+
+def test_a_tenants_key_that_needs_a_restart_is_not_called_unknown() -> None:
+    with pytest.raises(BadInput, match=r"arena_max is read at the start alone.*restart.*floor"):
+        change_tenant(Tenant(), {"arena_max": "1MiB"}, "tenant.a")
+    with pytest.raises(BadInput, match="unknown key 'arena_mux'"):
+        change_tenant(Tenant(), {"arena_mux": "1MiB"}, "tenant.a")
+
+
+def test_a_configuration_without_end_is_refused(tmp_path: Path) -> None:
+    """No more of it is read than any configuration has."""
+    with pytest.raises(BadInput, match="larger than"):
+        load(Path("/dev/zero"), environ={})
 
 
 def test_the_sample_configuration_loads(pytestconfig: pytest.Config) -> None:

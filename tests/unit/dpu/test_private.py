@@ -22,7 +22,12 @@ from offstage.dpu.sockets.control_socket import ControlSocket
 from offstage.dpu.sockets.door import Door, Peer
 from offstage.dpu.storage.preflight import check_store_file
 from offstage.dpu.tenants.hosts import Hosts
-from offstage.dpu.tenants.tenancy import check_secrets, metrics_tokens, tenant_secret
+from offstage.dpu.tenants.tenancy import (
+    check_secrets,
+    metrics_tokens,
+    operator_secret,
+    tenant_secret,
+)
 from offstage.host.link.control import Control
 from offstage.testbeds.cli import run
 
@@ -52,6 +57,24 @@ def test_a_drive_may_be_open_to_its_group_only(mode: int) -> None:
     check_private(Path("drive"), found=as_if(0o660, kind=drive))
     with pytest.raises(BadInput, match="other users can read or change it"):
         check_private(Path("drive"), found=as_if(mode, kind=drive))
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev", "/proc/self/fd"])
+def test_what_is_no_file_is_not_to_be_changed(path: str) -> None:
+    """Its mode is not the fault: with chmod the whole machine would suffer."""
+    with pytest.raises(BadInput, match="is neither a file nor a block device") as raised:
+        read_secret(Path(path))
+    assert "chmod" not in str(raised.value)
+
+
+def test_the_option_that_names_a_missing_secret_is_in_the_line(tmp_path: Path) -> None:
+    file = str(tmp_path / "none")
+    with pytest.raises(BadInput, match=r"correct daemon\.operator_secret_file"):
+        operator_secret(tmp_path, file)
+    with pytest.raises(BadInput, match=r"correct secret_file of \[\[tenant\]\] 'a'"):
+        tenant_secret(Tenant(name="a", secret_file=file), "", tmp_path)
+    with pytest.raises(BadInput, match="give --secret FILE"):
+        read_secret(Path(file))
 
 
 def test_a_file_of_another_user_is_not_ours() -> None:

@@ -316,6 +316,28 @@ def test_a_pod_that_is_down_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(["pod", "status", "etcd:127.0.0.1:1"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["a", "foo"], "not an endpoint"),
+        (["a", ""], "not an endpoint"),
+        (["a", "http://foo"], "not an endpoint"),
+        (["a", "tcp://127.0.0.1:99999"], "has no port"),
+        (["a", "tcp://127.0.0.1:*"], "has no port"),
+        (["../a", "tcp://127.0.0.1:7411"], "not a name for a member"),
+        (["", "tcp://127.0.0.1:7411"], "has a name"),
+    ],
+)
+def test_a_map_takes_no_member_that_nobody_can_reach(
+    words: list[str], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name is also a folder's; nothing is written."""
+    assert run(["pod", "add", str(tmp_path / "pod.toml"), *words]) == 2
+    assert what in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert run(["pod", "add", str(tmp_path / "none/pod.toml"), "a", "ipc:///a"]) == 2
+
+
 OTHER = 30_001  # an id that belongs to no user
 
 

@@ -7,13 +7,12 @@ keeps it for concurrent readers of an output, and when the disk is full.
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
 
 __all__ = [
-    "apart",
     "refused",
     "replacing",
     "sync_folder",
@@ -112,14 +111,6 @@ def writable(path: Path | None) -> Path | None:
     except OSError as error:
         raise refused(path, error) from None
     return path
-
-
-def apart(path: Path, read: Iterable[Path]) -> None:
-    """BadInput where an output is a file that the same command reads, under any name: it would be
-    lost."""
-    for one in read:
-        if path.is_file() and one.exists() and path.samefile(one):
-            raise BadInput("is read by this command", str(path), "write to another file")
 
 
 def refused(path: Path, error: OSError) -> BadInput | RunFailed:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.durable import apart
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.model.identity import digest_of, files_of
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
@@ -361,8 +360,6 @@ def _check(options: Options) -> None:
             f"give {near}",
         )
     check_path(options.out)
-    drafts = () if options.draft_model is None else (options.draft_model,)
-    apart(options.out, (options.text, options.model, *drafts))
 
 
 def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.bindings.durable import apart, writable, write_text
+from offstage.bindings.durable import writable, write_text
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
@@ -55,12 +55,10 @@ def requests(
     from rich.text import Text
 
     from offstage.testbeds.report.served.prometheus import exposition
-    from offstage.testbeds.report.served.records import OWN, records_of
+    from offstage.testbeds.report.served.records import records_of
     from offstage.testbeds.report.served.table import lines_below, served_tables
     from offstage.testbeds.workloads.requests.served import served_figures
 
-    if prometheus is not None:
-        apart(prometheus, (run, *(run / name for name in OWN)))
     limits = _limit_ms(ttft, "--ttft"), _limit_ms(tpot, "--tpot")
     recorded = records_of(run)
     found = [served_figures(about, records, *limits) for about, records in recorded]

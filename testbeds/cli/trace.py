@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offstage.bindings.durable import apart, writable
+from offstage.bindings.durable import writable
 from offstage.bindings.notes import Note, note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, seed_option
 from offstage.testbeds.cli.trace_capture import capture
@@ -148,7 +148,6 @@ def import_trace(
     """
     from offstage.testbeds.workloads.requests.importer import write_trace
 
-    apart(out, files)
     with _shown(files, 2) as progress:
         trace = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
         progress.start("write", 1, "")
@@ -194,7 +193,6 @@ def export(
     """
     from offstage.testbeds.workloads.requests.exporter import export_trace
 
-    apart(out, files)
     with _shown(files, 2) as progress:
         trace = _read(files, trace_format, time_unit, block_tokens, limit, seed, progress)
         done = export_trace(trace, out, to, progress)

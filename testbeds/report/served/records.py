@@ -32,10 +32,8 @@ from offstage.testbeds.report.page.files import (
     refuse_model_run,
 )
 
-__all__ = ["OWN", "records_of"]
+__all__ = ["records_of"]
 
-OWN = (REQUESTS_NAME, LEDGER_NAME, SUMMARY_NAME)
-"""Files of a run that records are read from."""
 FIX = "give a folder of `lab run`, of `lab pod --requests` or of `host run --out`"
 STORED = "a lab run begins with contexts that are stored"
 BY_RUN = "the ledger counts it by run, not by request"

@@ -199,7 +199,7 @@ def test_what_a_command_reads_is_not_its_output(
         ["export", "--to", "mooncake", "--out", str(trace)],
     ):
         assert run(["trace", words[0], str(trace), *words[1:]]) == 2
-        assert "is read by this command; write to another file" in capfd.readouterr().err
+        assert "would replace what the command reads; give another path" in capfd.readouterr().err
     assert trace.read_text() == ROW
     for _ in range(2):
         assert run(["trace", "import", str(trace), "--out", str(other)]) == 0

@@ -140,7 +140,7 @@ def test_the_records_of_a_run_are_not_written_over(
     before = path.read_bytes()
     for which in (run, str(path)):
         assert command(["requests", which, "--prometheus", str(path)]) == 2
-        assert "is read by this command" in capsys.readouterr().err
+        assert "would replace what the command reads" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 

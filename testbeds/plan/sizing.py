@@ -1,13 +1,14 @@
 """The resources of a place for KV between two turns: GPUs, drives, dollars and watts.
 
 Model: every user has one session, answers take `pace` a token, and after `gap` seconds the next
-turn needs the whole context, of which context / turns is new. KV of running answers is in HBM;
-waiting KV is in one place: nowhere (every turn is prefilled again), HBM, or a tier. A replica is
-the GPUs that hold the weights once; its size is the power of two that takes the fewest GPUs in
-total. GPUs are bound by the room for live KV, by prefilling, or by the rate of HBM while decoding;
-a tier by its capacity, its rates, or its write endurance. Loads are means: queueing at the peak is
-not included, and bandwidth is not divided among GPUs. With a time for a cold start, drives have
-room for the weights too, and beside KV's reads the rate that loads one replica within that time.
+turn needs the whole context, of which context / turns is new. What is new or not found is prefilled
+and written. KV of running answers is in HBM; waiting KV is in one place: nowhere (every turn is
+prefilled again), HBM, or a tier. A replica is the GPUs that hold the weights once; its size is the
+power of two that takes the fewest GPUs in total. GPUs are bound by the room for live KV, by
+prefilling, or by the rate of HBM while decoding; a tier by its capacity, its rates, or its write
+endurance. Loads are means: queueing at the peak is not included, and bandwidth is not divided among
+GPUs. With a time for a cold start, drives have room for the weights too, and beside KV's reads the
+rate that loads one replica within that time.
 
 All of it is a pure function of the question and of values in base units. What can fail: nothing;
 a place that does not work for the question has infinite costs and says why.
@@ -185,7 +186,7 @@ def _tier(place: Place, question: Question, load: Load) -> None:
     turns = load.rate(load.answer_s)
     place.capacity_bytes = at.capacity_bytes(load.users, load.tokens, load.b, load.shared)
     place.read_bytes_per_s = turns * load.found * load.b
-    place.write_bytes_per_s = turns * load.new * load.b
+    place.write_bytes_per_s = turns * (load.tokens - load.found) * load.b
     if f"{base}.rent" in v:
         place.device_binds = "read"
         return

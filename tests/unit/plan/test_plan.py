@@ -103,6 +103,15 @@ def test_a_cold_start_that_cannot_be_is_one_line(words: dict[str, Any], says: st
     assert says in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_what_is_prefilled_is_written() -> None:
+    """Of a turn, that is what is new and what its place does not find: of 10 turns a tenth, or all,
+    or by default a tenth of each tenth that is old."""
+    only, every, one = (
+        found({"workload.prefix": share})["tlc"].write_bytes_per_s for share in (1.0, 0.0, 0.9)
+    )
+    assert every == pytest.approx(10 * only) and one == pytest.approx(1.9 * only)
+
+
 def test_each_need_of_a_tier_can_bind() -> None:
     """The most demanding of capacity, rates and wear gives the number of devices."""
     for changes, binds in (

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import about, convert, within
+from offstage.dpu.config.addresses import check_member
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.shards import ShardGrid
 
@@ -135,8 +136,12 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_tables(tables: Mapping[str, object], where: str) -> PodMap:
-    """A map from TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice."""
-    return checked(convert(tables, PodMap, where), where)
+    """A map from TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice, a
+    member that cannot be reached or whose name cannot be that of its folder."""
+    pod = checked(convert(tables, PodMap, where), where)
+    for one in pod.member:
+        check_member(one.name, one.endpoint, where)
+    return pod
 
 
 def checked(pod: PodMap, where: str) -> PodMap:

@@ -275,13 +275,14 @@ def refuse_both_paces(time_per_token: str | None, decode_cost: Path | None) -> N
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:
-    """`key=value` arguments as a mapping."""
-    chosen = {}
+    """`key=value` arguments as a mapping. BadInput for what is none, and for a key with two."""
+    chosen = dict[str, str]()
     for setting in settings:
-        key, equals, value = setting.partition("=")
+        key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not key:
             raise BadInput(f"{setting!r} is not a setting", "command line", "write KEY=VALUE")
-        chosen[key.strip()] = value.strip()
+        if chosen.setdefault(key, value) != value:
+            raise BadInput(f"{key} is set twice", "command line", "give one of the values")
     return chosen
 
 

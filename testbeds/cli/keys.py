@@ -121,6 +121,10 @@ def add(
     if own.exists() and _certificate(own, "put the daemon's server.key back")[0] == public:
         raise BadInput("is the daemon's own key", str(key), "give the client's client.key")
     kept = folder / "clients" / f"{name}.key"
+    for other in sorted(kept.parent.glob("*.key")):
+        if other != kept and _certificate(other, "remove it")[0] == public:
+            fix = "remove that one first: who is shut out must have no other"
+            raise BadInput(f"has this key as {other.stem}", str(folder), fix)
     if kept.exists() and _certificate(kept, "remove it")[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")
     write_text(kept, text)

@@ -153,7 +153,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 def parse_tokens(text: str | int, where: str = "context") -> int:
     """Tokens of `131072`, `128K` (of 1,024) or `1M`."""
     match = TOKENS.fullmatch(str(text))
-    if match is None or isinstance(text, bool):
+    if match is None or isinstance(text, bool) or (not match[2] and "." in match[1]):
         raise BadInput(f"{text!r} is not a number of tokens", where, "write one such as 128K")
     return round(float(match[1]) * SCALES[match[2].lower()])
 

@@ -102,7 +102,8 @@ def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
 
 
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
-    """No restart is needed. A secret key, the daemon's own, or a second of a name is refused."""
+    """No restart is needed. A secret key, the daemon's own, a second of a name or a second name of
+    a key is refused: whose one name is removed must not get in by the other."""
     folder, key = str(base / "server"), base / "stranger/client.key"
     (base / "large.key").touch()
     os.truncate(base / "large.key", 1 << 40)
@@ -111,6 +112,8 @@ def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
     assert run(["keys", "add", folder, str(base / "server/server.key"), "--name", "own"]) == 2
     assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2
+    assert run(["keys", "add", folder, str(base / "known/client.key"), "--name", "again"]) == 2
+    assert run(["keys", "add", folder, str(key), "--name", "stranger"]) == 0
     assert run(["keys", "add", folder, str(key), "--name", "stranger"]) == 0
     for _ in range(40):
         try:

@@ -85,6 +85,15 @@ def test_what_is_said_of_a_tenant_in_vain_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_setting_with_two_values_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last one counted, unsaid; the same value twice is one."""
+    own = ["--set", "storage.backend=emulated", "--set", "archive.queue=7"]
+    twice = ["config", "show", *own, "--set"]
+    assert run([*twice, "archive.queue = 8"]) == 2
+    assert "archive.queue is set twice; give one of the values" in capsys.readouterr().err
+    assert run([*twice, "archive.queue=7"]) == 0
+
+
 def test_config_show_says_it_above_the_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["config", "show", "--set", "storage.backend=emulated", "--set", "archive.queue=7"]
     assert run(words) == 0

@@ -288,6 +288,12 @@ def test_tokens_as_people_write_them(text: str | int) -> None:
     assert parse_tokens(text) == 131_072
 
 
+def test_a_part_of_a_token_is_no_context() -> None:
+    assert parse_tokens("1.5K") == 1_536
+    with pytest.raises(BadInput, match=r"'1\.5' is not a number of tokens"):
+        parse_tokens("1.5")
+
+
 def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(

@@ -64,6 +64,8 @@ def test_a_deletion_is_of_all_epochs_before_the_next() -> None:
         ({"member": [{"name": n, "endpoint": "x"} for n in "ab"]}, "the endpoint 'x'"),
         ({"member": [{"name": "", "endpoint": "x"}]}, "without name"),
         ({"member": [{"name": str(n), "endpoint": str(n)} for n in range(300)]}, "at most 256"),
+        ({"member": [{"name": "../x", "endpoint": "ipc:///a"}]}, "not a name for a member"),
+        ({"member": [{"name": "a", "endpoint": "http://b"}]}, "'http://b' is not an endpoint"),
         ({"shard_tokens": 100}, "shard_tokens"),
         ({"epoch": "new"}, "epoch"),
     ],

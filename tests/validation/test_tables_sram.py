@@ -46,5 +46,5 @@ def test_a_scaled_figure_is_a_range_that_ends_at_22_nm(node_nm: int) -> None:
 def test_what_was_not_run_is_refused() -> None:
     with pytest.raises(BadInput, match="10 nm"):
         sram(MIB, node_nm=10)
-    with pytest.raises(BadInput, match="give 262144 to 268435456 B"):
+    with pytest.raises(BadInput, match="512 MiB; give 256 KiB to 256 MiB"):
         sram(512 * MIB)

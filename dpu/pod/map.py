@@ -136,16 +136,15 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_tables(tables: Mapping[str, object], where: str) -> PodMap:
-    """A map from TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice, a
-    member that cannot be reached or whose name cannot be that of its folder."""
-    pod = checked(convert(tables, PodMap, where), where)
-    for one in pod.member:
-        check_member(one.name, one.endpoint, where)
-    return pod
+    """A map from TOML or JSON. BadInput: an unknown key, a number out of bounds, or as `checked`
+    says."""
+    return checked(convert(tables, PodMap, where), where)
 
 
 def checked(pod: PodMap, where: str) -> PodMap:
-    """The map with its members in order. BadInput: too many, a name or an endpoint twice."""
+    """The map with its members in order, by one rule for what is read and what is written.
+    BadInput: too many, a name or an endpoint twice, a member that cannot be reached, or whose name
+    cannot be that of its folder."""
     if len(pod.member) > MEMBERS_MAX:
         raise BadInput(f"{len(pod.member)} members", where, f"a pod has at most {MEMBERS_MAX}")
     for noun, values in (
@@ -157,6 +156,8 @@ def checked(pod: PodMap, where: str) -> PodMap:
             raise BadInput(f"two members have the {noun} {twice!r}", where, "give each its own")
         if "" in values:
             raise BadInput(f"a member without {noun}", where, f"give each a {noun}")
+    for one in pod.member:
+        check_member(one.name, one.endpoint, where)
     return replace(pod, member=tuple(sorted(pod.member, key=lambda one: one.name)))
 
 

@@ -65,13 +65,13 @@ def test_what_is_changed_is_read_by_another(side: Side) -> None:
     """Members are read back field by field, in order, and every change has a later epoch."""
     one, other = side.open(), side.open()
     first = one.change(lambda pod: added(pod, member("b", weight=3)))
-    strange = Member(name='"a"', endpoint="tcp://[::1]:1", zone="é")
+    strange = Member(name="a", endpoint="tcp://[::1]:1", zone='"é"')
     second = other.change(lambda pod: added(pod, strange))
     third = one.change(lambda pod: moved(pod, "b", "draining"))
     assert 0 < first.epoch < second.epoch < third.epoch
     assert one.map() == other.map() == third and other.fresh
     assert [(one.name, one.weight, one.zone, one.state) for one in third.member] == [
-        ('"a"', 1, "é", "up"),
+        ("a", 1, '"é"', "up"),
         ("b", 3, "", "draining"),
     ]
 
@@ -94,11 +94,14 @@ def test_no_change_is_lost_where_two_change_at_once(side: Side) -> None:
 
 
 def test_a_refused_change_changes_nothing(side: Side) -> None:
+    """What nobody could read back is not written either."""
     membership = side.open()
     before = membership.change(lambda pod: added(pod, member("a")))
     with pytest.raises(BadInput, match="no member is called 'c'"):
         membership.change(lambda pod: moved(pod, "c", "draining"))
-    assert membership.map() == before
+    with pytest.raises(BadInput, match="'../b' is not a name for a member"):
+        membership.change(lambda pod: added(pod, member("../b")))
+    assert membership.map() == before == side.open().map()
 
 
 def test_the_map_is_frozen_while_its_service_is_down(side: Side) -> None:

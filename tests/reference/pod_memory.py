@@ -207,7 +207,7 @@ class World:
 
 
 def member(number: int) -> Member:
-    return Member(name=f"dpu{number}", endpoint=str(number))
+    return Member(name=f"dpu{number}", endpoint=f"ipc://{number}")
 
 
 NUMBERS = range(1, 41)

@@ -87,7 +87,7 @@ class Kept(NamedTuple):
 def map_of(kept: Kept) -> PodMap:
     """Return the map itself."""
     state: Any = "gone" if kept.gone else "up"
-    one = Member(name=ME, endpoint="x", incarnation=kept.incarnation, state=state)
+    one = Member(name=ME, endpoint="ipc://x", incarnation=kept.incarnation, state=state)
     return PodMap(epoch=kept.epoch, member=(one,), deleted={"t": kept.floor} if kept.floor else {})
 
 
@@ -234,7 +234,7 @@ def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
     if s.incarnation == 1:
         yield "crash and restart", s._replace(incarnation=2, own=LATE, beat=None, slot="")
     if s.incarnation == 2 and s.pod.incarnation == 1:
-        again = Member(name=ME, endpoint="x", incarnation=2)
+        again = Member(name=ME, endpoint="ipc://x", incarnation=2)
         pod = kept_of(s.pod, rules.added(map_of(s.pod), again))
         after = s._replace(pod=pod, lease=0, own=0)
         after = after._replace(epoch=after.pod.epoch, reported=after.pod.epoch)

@@ -48,7 +48,7 @@ class Pod:
         """Start everything, without faults."""
         self.world = world = World(seed)
         self.rng = world.rng
-        members = tuple(Member(name=f"dpu{n}", endpoint=f"{n}") for n in range(daemons))
+        members = tuple(Member(name=f"dpu{n}", endpoint=f"ipc://{n}") for n in range(daemons))
         self.etcd = Etcd(world, PodMap(epoch=1, member=members))
         self.cut: set[frozenset[str]] = set()
         self.loss = 0.0

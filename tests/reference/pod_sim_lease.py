@@ -63,7 +63,12 @@ class SimDaemon:
             file="",
             daemon=SimpleNamespace(curve_dir=""),
             pod=SimpleNamespace(
-                map="", lease_ns=LEASE_NS, name=self.name, endpoint=self.name, weight=1, zone=""
+                map="",
+                lease_ns=LEASE_NS,
+                name=self.name,
+                endpoint=f"ipc://{self.name}",
+                weight=1,
+                zone="",
             ),
             storage=SimpleNamespace(backend="posix", path=str(self.folder / "store")),
         )

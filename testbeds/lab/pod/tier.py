@@ -77,7 +77,7 @@ class Tier:
         self.spec = spec
         self._count = point.daemons
         members = tuple(
-            Member(name=f"dpu{one:03}", endpoint=f"tcp://{one}") for one in range(self._count)
+            Member(name=f"dpu{one:03}", endpoint=f"ipc://dpu{one:03}") for one in range(self._count)
         )
         self.pod = PodMap(
             epoch=1,

@@ -114,7 +114,7 @@ def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
     daemons = [Daemon() for _ in states]
     members = [
         Joined(
-            Member(name=f"dpu{n}", endpoint=str(n), state=state),  # type: ignore[arg-type]
+            Member(name=f"dpu{n}", endpoint=f"ipc://{n}", state=state),  # type: ignore[arg-type]
             daemon,  # type: ignore[arg-type]
             daemon,  # type: ignore[arg-type]
         )
@@ -417,7 +417,7 @@ def test_a_host_follows_the_map() -> None:
             time.sleep(0.001)
 
     first, second = kept.pod.member
-    third = Member(name="dpu2", endpoint="2")
+    third = Member(name="dpu2", endpoint="ipc://2")
     kept.pod = replace(kept.pod, member=(first, second, third))
     until(lambda: len(sessions.members) == 3)
     lost = next(one for one in sessions.members if one.member.name == "dpu0")

@@ -78,6 +78,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Per token: how long the kernels waited for absent blocks."""
     token_ms_p50: float
     token_ms_p99: float
+    token_ms_mean: float = 0.0
+    """0 in the summaries of earlier releases."""
     fetch_ms_p50: float = 0.0
     """Per fetch of one session's layer: from its begin until its blocks had arrived."""
     fetch_ms_p99: float = 0.0

@@ -78,6 +78,7 @@ def run_result(
         stall_ms_p99=quantile(stall_ms, 0.99),
         token_ms_p50=quantile(token_ms, 0.50),
         token_ms_p99=quantile(token_ms, 0.99),
+        token_ms_mean=float(token_ms.mean()) if token_ms.size else 0.0,
         fetch_ms_p50=quantile(fetch_ms, 0.50),
         fetch_ms_p99=quantile(fetch_ms, 0.99),
         fabric_ms=_quantiles(np.array(record.fabric_ns, np.float64) / 1e6),

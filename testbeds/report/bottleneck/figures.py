@@ -11,7 +11,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import share
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
 from offstage.testbeds.lab.spec.schema import Spec
-from offstage.testbeds.live.results import RunResult, Summary
+from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report.bottleneck.tree import (
     ARENA,
     COMPUTE,
@@ -64,14 +64,13 @@ def of_counts(
     }
 
 
-def figures_of_run(run: RunResult, summary: Summary) -> dict[str, Figure]:
+def figures_of_run(run: RunResult) -> dict[str, Figure]:
     """Of a live run: of the device only how the host saw it is known."""
     found = dict.fromkeys(STEPS, Figure(absent=UNITS))
-    at_once = min(summary.workload.session_count, summary.workload.sessions_max)
     waits = run.stall_ms_by_token
-    if run.tokens_per_s and waits:
-        token_ms = 1e3 * at_once / run.tokens_per_s
-        found[COMPUTE] = compute_share(sum(waits) / len(waits), token_ms, run.provenance)
+    if run.token_ms_mean and waits:
+        wait_ms = sum(waits) / len(waits)
+        found[COMPUTE] = compute_share(wait_ms, run.token_ms_mean, run.provenance)
     else:
         found[COMPUTE] = Figure(absent=UNTIMED)
     return found | of_counts(run.selected, run.demands, run.ends, run.provenance)
@@ -109,9 +108,9 @@ def at_pace(token_ms: float, spec: Spec) -> Figure:
     return compute_share(token_ms - spec.time_per_token_ns / 1e6, token_ms)
 
 
-def run_by_figures(run: RunResult, summary: Summary, why: str, where: str = "") -> Bottleneck:
+def run_by_figures(run: RunResult, why: str, where: str = "") -> Bottleneck:
     """What binds a live run by its figures alone; `why` it was not run again."""
-    return unchecked(where, run.called, figures_of_run(run, summary), why)
+    return unchecked(where, run.called, figures_of_run(run), why)
 
 
 def point_by_figures(point: PointSummary, summary: LabSummary, why: str) -> Bottleneck:

@@ -131,8 +131,8 @@ class Again:
 def _figures(run: Recorded, trace: Trace, base: ChipRun, preset: Preset) -> dict[str, Figure]:
     """Those of the host's summary where there is one, and of the device those of its model."""
     parts = {name: Figure(share) for name, share in used(base, preset, trace).items()}
-    if run.result is not None and run.summary is not None:
-        return figures_of_run(run.result, run.summary) | parts
+    if run.result is not None:
+        return figures_of_run(run.result) | parts
     work = work_of(base, trace)
     ends = dict(zip(ENDS, trace.ends.tolist(), strict=False))
     demands = int(trace.ends.sum())
@@ -154,7 +154,7 @@ def _subject(run: Recorded) -> str:
 def _by_figures(folder: Path, policy: str) -> Bottleneck:
     """Of a summary without a log: the leading run's, or that of the arm."""
     summary = read_summary(folder)
-    return run_by_figures(run_of(summary, policy, str(folder)), summary, NO_LOG, str(folder))
+    return run_by_figures(run_of(summary, policy, str(folder)), NO_LOG, str(folder))
 
 
 def _has_log(folder: Path) -> bool:

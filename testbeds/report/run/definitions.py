@@ -164,6 +164,13 @@ DEFINITIONS = (
         "lower",
     ),
     Definition(
+        "token_ms_mean",
+        "token mean",
+        "The same on average.",
+        "mean over tokens, in ms",
+        "lower",
+    ),
+    Definition(
         "fetch_ms_p50",
         "fetch p50",
         "Time of one fetch (the missing blocks of one layer of one session) until all its blocks "

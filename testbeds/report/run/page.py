@@ -50,7 +50,7 @@ def render(summary: Summary, bottleneck: Bottleneck | None = None, judged: str =
     sections: list[object] = [judged, model_section(summary.model)]
     if found:
         wear = wear_section(found, set_colours(summary.runs))
-        binds = bottleneck or run_by_figures(subject(found[0]), summary, ASK)
+        binds = bottleneck or run_by_figures(subject(found[0]), ASK)
         sections += [runs_section(found), baselines_section(summary), bottleneck_section(binds)]
         sections += [*figures_of(summary), wear]
     tiles, of = _tiles(found[0]) if found else ([], "")

@@ -87,7 +87,7 @@ def test_rates_of_a_made_ledger() -> None:
     assert run.selection_hit == (run.demands + 60) / (2 * run.demands)
     assert run.accuracy == 30 / 80, "dropped candidates were never prefetched, demands neither"
     assert run.bytes_read == 112 * BLOCK and run.busy_share == 0.25
-    assert (run.stall_ms_p50, run.token_ms_p50) == (3.0, 6.0)
+    assert (run.stall_ms_p50, run.token_ms_p50, run.token_ms_mean) == (3.0, 6.0, 6.0)
     assert run.demands_by_step == [30, 70] and set(run.fates) == {"window"}
 
 

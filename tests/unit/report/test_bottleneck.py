@@ -131,24 +131,23 @@ def test_a_run_that_cannot_run_again_has_its_figures_and_the_reason() -> None:
 
 
 def test_figures_of_a_run_are_its_summarys(made: SimpleNamespace) -> None:
-    """By hand: 2 sessions at 50 tokens/s are 40 ms a token, of which it waits 10."""
-    summary = made.summary()
-    work = msgspec.structs.replace(summary.workload, session_count=3, sessions_max=2)
+    """By hand: of 40 ms a token 10 are a wait, however many sessions decode at once."""
     one = msgspec.structs.replace(
-        summary.runs[0],
-        tokens_per_s=50.0,
+        made.summary().runs[0],
+        token_ms_mean=40.0,
+        tokens_per_s=20.0,
         stall_ms_by_token=[0.0, 10.0, 20.0],
         selected=1000,
         demands=100,
         ends={"retained": 70, "capacity": 20, "policy": 5, "cold": 5},
     )
-    found = figures_of_run(one, msgspec.structs.replace(summary, workload=work))
+    found = figures_of_run(one)
     values = [found[name].value for name in (COMPUTE, HBM, ARENA)]
     assert values == [pytest.approx(0.75), pytest.approx(0.1), pytest.approx(0.25)]
     assert found[COMPUTE].provenance == one.provenance
     assert all(found[name].value is None and found[name].absent for name in (LINK, FLASH))
     blank = msgspec.structs.replace(one, selected=0, demands=0, ends={}, stall_ms_by_token=[])
-    lost = figures_of_run(blank, summary)
+    lost = figures_of_run(blank)
     assert all(each.value is None and each.absent for each in lost.values())
     assert compute_share(1.0, 0.0).value is None and compute_share(-1.0, 5.0).value == 1.0
 

@@ -165,7 +165,7 @@ DEFINITIONS = (
     ),
     Definition(
         "token_ms_mean",
-        "token mean",
+        "token, mean",
         "The same on average.",
         "mean over tokens, in ms",
         "lower",

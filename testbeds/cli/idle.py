@@ -229,6 +229,12 @@ IDLE = (
     ),
     Idle("dpu status", ("everything",), _is("form", "json"), "with --format json, which is whole"),
     Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
+    Idle(
+        "plan",
+        ("engine",),
+        lambda given: given["inputs"] and not given["out"],
+        "with --inputs, which shows them instead, unless --out takes its files",
+    ),
     Idle("results", ("at",), _lacks("to"), "without --to"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
     Idle(

@@ -16,7 +16,23 @@ from offstage.bindings.near import like
 __all__ = ["in_order", "suggested", "usage_line"]
 
 
-class _Group(typer.core.TyperGroup):
+class _Folding:
+    """Whose help cuts no long word, such as the name of a variable: typer's would."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils
+
+        from offstage.testbeds.cli.folded import WholeWords
+
+        setattr(rich_utils, "Columns", WholeWords)  # noqa: B010  (a class is no variable to mypy)
+        super().format_help(ctx, formatter)  # type: ignore[misc]  # of the class beside this one
+
+
+class _Command(_Folding, typer.core.TyperCommand):
+    """A command that can be run."""
+
+
+class _Group(_Folding, typer.core.TyperGroup):
     """A group that names the command that was meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -46,6 +62,7 @@ def in_order(app: typer.Typer, panels: Mapping[str, Iterable[str]]) -> None:
 def _prepare(app: typer.Typer) -> None:
     for command in app.registered_commands:
         command.help = _text(command.callback)
+        command.cls = _Command
     for group in app.registered_groups:
         group.cls = _Group
         if group.typer_instance is not None:

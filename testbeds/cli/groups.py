@@ -13,10 +13,10 @@ import typer.core
 from offstage.bindings.errors import BadInput
 from offstage.bindings.near import like
 
-__all__ = ["in_order", "suggested", "usage_line"]
+__all__ = ["Folding", "in_order", "suggested", "usage_line"]
 
 
-class _Folding:
+class Folding:
     """Whose help cuts no long word, such as the name of a variable: typer's would."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -28,11 +28,7 @@ class _Folding:
         super().format_help(ctx, formatter)  # type: ignore[misc]  # of the class beside this one
 
 
-class _Command(_Folding, typer.core.TyperCommand):
-    """A command that can be run."""
-
-
-class _Group(_Folding, typer.core.TyperGroup):
+class _Group(Folding, typer.core.TyperGroup):
     """A group that names the command that was meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -62,7 +58,6 @@ def in_order(app: typer.Typer, panels: Mapping[str, Iterable[str]]) -> None:
 def _prepare(app: typer.Typer) -> None:
     for command in app.registered_commands:
         command.help = _text(command.callback)
-        command.cls = _Command
     for group in app.registered_groups:
         group.cls = _Group
         if group.typer_instance is not None:

@@ -16,6 +16,7 @@ import typer.core
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import explicit
 from offstage.testbeds.cli.demo import DRAWN
+from offstage.testbeds.cli.groups import Folding
 
 __all__ = ["IDLE", "Idle", "refuse_idle_options"]
 
@@ -229,6 +230,7 @@ IDLE = (
     ),
     Idle("dpu status", ("everything",), _is("form", "json"), "with --format json, which is whole"),
     Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which includes them all"),
+    Idle("plan", ("out",), _has("inputs"), "with --inputs, which writes no page"),
     Idle("results", ("at",), _lacks("to"), "without --to"),
     Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
     Idle(
@@ -251,7 +253,7 @@ OUTPUTS = ("out", "page", "prometheus")
 """Parameters that name a file to write, in every command that has them."""
 
 
-class _Checked(typer.core.TyperCommand):
+class _Checked(Folding, typer.core.TyperCommand):
     """A command that checks its options before it runs."""
 
     def invoke(self, ctx: Any) -> Any:

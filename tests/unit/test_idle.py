@@ -24,7 +24,7 @@ BASE = {
     "lab pod": (["--cluster", "tcp://127.0.0.1:9"],),
     "asic sweep": (["s.toml", "--cluster", "tcp://127.0.0.1:9"],),
     "dpu status": (["--format", "json"],),
-    "plan": (["--format", "json"],),
+    "plan": (["--format", "json"], ["--inputs"]),
     "host run": (["--model", "m"], ["--model", "m"], [], ["--model", "m"], [], []),
     "pod run": (["file:pod.toml"],) * 3,
     "pod drain": (["file:pod.toml", "dpu0", "--undo"], ["file:pod.toml", "dpu0", "--no-push"]),

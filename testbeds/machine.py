@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 from pathlib import Path
 
 import msgspec
@@ -61,13 +60,15 @@ def run_machine(memory: dict[str, int], wall_s: float) -> RunMachine:
     return RunMachine(**own, memory_peak_bytes=memory, wall_s=wall_s)
 
 
-def memory_peak_bytes() -> dict[str, int]:
-    """Largest resident set of this process, and of the largest daemon it has waited for."""
-    scale = 1024  # Linux counts in KiB
-    return {
-        "host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale,
-        "daemon": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * scale,
-    }
+def memory_peak_bytes(process: int | str = "self") -> int:
+    """Largest resident set of a process that runs; 0 if the kernel does not say. `ru_maxrss` would
+    not do: it begins at that of the process that started this one."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    lines = (line.split() for line in text.splitlines() if line.startswith("VmHWM:"))
+    return next((int(words[1]) << 10 for words in lines), 0)
 
 
 def _cpu_model() -> str:

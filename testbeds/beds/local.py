@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -99,9 +99,11 @@ def bed_up(out: Path) -> str:
 
 @dataclass(frozen=True)
 class LocalBed:
-    """`out/work` contains store, configurations, logs and records; `out` the files for readers."""
+    """`out/work` contains store, configurations, logs and records; `out` the files for readers.
+    `peaks`: the largest resident set of each daemon that has run here."""
 
     out: Path
+    peaks: list[int] = field(default_factory=list, compare=False)
 
     @property
     def work(self) -> Path:

@@ -5,7 +5,6 @@ one process, as in `offstage lab run`, without the figures and the page. Times a
 this machine; other processes do not count.
 """
 
-import resource
 import time
 
 import msgspec
@@ -15,6 +14,7 @@ from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.run.point import Runner
 from offstage.testbeds.lab.run.source import build
 from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
+from offstage.testbeds.machine import memory_peak_bytes
 
 __all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "LabFigures", "lab_figures"]
 
@@ -70,5 +70,5 @@ def lab_figures(seed: int, steps: int = STEPS) -> LabFigures:
         seconds=spent,
         drawing_seconds=drawing,
         accesses_per_s=demands / (spent - drawing),
-        memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        memory_peak_bytes=memory_peak_bytes(),
     )

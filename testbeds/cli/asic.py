@@ -74,7 +74,7 @@ def presets(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]", autocompletion=presets_of, help="a preset, or a TOML file of one"
+            metavar="NAME", autocompletion=presets_of, help="a preset, or a TOML file of one"
         ),
     ] = "",
     form: FormatOption = Format.text,
@@ -150,7 +150,7 @@ def commands(form: FormatOption = Format.text) -> None:
 def synth(
     libraries: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[LIB]...", help="liberty files of standard cells; none: the table"),
+        typer.Argument(metavar="LIB", help="liberty files of standard cells; none: the table"),
     ] = None,
     blocks: Annotated[
         list[str] | None, typer.Option("--block", help="only this block; may be repeated")

@@ -56,9 +56,7 @@ LoadOption = Annotated[
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="folders with a decision log")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="folders with a decision log")],
     asic: AsicOption = None,
     out: Annotated[Path, typer.Option("--out", help="folder for the page")] = Path("compare-out"),
     samples: Annotated[

@@ -94,7 +94,7 @@ def _command(command: Any, words: tuple[str, ...]) -> Described:
 def _parameter(one: Any, kinds: dict[str, Any]) -> Parameter:
     kind, values = _kind(kinds.get(one.name, bool))
     option = one.opts[0].startswith("-")
-    word = one.metavar or kind
+    word = one.metavar or kind if option else _placed(one)
     default = "" if callable(one.default) else one.default
     default = getattr(default, "value", default)
     shown = "on" if default is True else "" if not default and default != 0 else str(default)
@@ -103,11 +103,19 @@ def _parameter(one: Any, kinds: dict[str, Any]) -> Parameter:
         meaning += f"; also `{one.envvar}`"
     return Parameter(
         names=(*one.opts, *one.secondary_opts) if option else (),
-        word=word if option or one.metavar else one.name.upper(),
+        word=word,
         default="" if one.required or default is False else shown,
         needed=bool(one.required),
         meaning=meaning,
     )
+
+
+def _placed(one: Any) -> str:
+    """An argument as a usage line has it: in brackets if it may be left out, then dots if it may be
+    repeated."""
+    word = str(one.metavar or one.name.upper())
+    dots = "..." if one.nargs == -1 else ""
+    return (word if one.required else f"[{word}]") + dots
 
 
 def _kind(annotation: Any) -> tuple[str, str]:

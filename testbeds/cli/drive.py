@@ -78,7 +78,7 @@ def about() -> None:
 @drive.command()
 def presets(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", autocompletion=drives, help="a drive")
+        str, typer.Argument(metavar="NAME", autocompletion=drives, help="a drive")
     ] = "",
     form: FormatOption = Format.text,
 ) -> None:

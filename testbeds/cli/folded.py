@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
@@ -20,7 +21,7 @@ from rich.text import Text
 from offstage.bindings.errors import printable
 from offstage.testbeds.table import Table as Data
 
-__all__ = ["Folded", "folded"]
+__all__ = ["Folded", "WholeWords", "folded"]
 
 T = TypeVar("T")
 KEPT = "\n\t\xa0\u2009\u202f"  # line ends, and spaces that our own words have
@@ -129,9 +130,21 @@ class Folded:
                 _leave_out_empty(part, keys)
             if not fits(part.columns):
                 _let_names_wrap(part, keys)
+            rest = rest[count:]
             part.title = part.title if first else None
+            part.caption = None if rest else part.caption
             yield part
-            rest, first = rest[count:], False
+            first = False
+
+
+class WholeWords(Columns):
+    """Texts beside each other, in which a word that is too long goes on in the next line."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for one in self.renderables:
+            if isinstance(one, Text):
+                one.overflow = "fold"
+        yield from super().__rich_console__(console, options)
 
 
 def _longest(console: Console, columns: Sequence[Column]) -> int | None:

@@ -13,10 +13,22 @@ import typer.core
 from offstage.bindings.errors import BadInput
 from offstage.bindings.near import like
 
-__all__ = ["in_order", "suggested", "usage_line"]
+__all__ = ["Folding", "in_order", "suggested", "usage_line"]
 
 
-class _Group(typer.core.TyperGroup):
+class Folding:
+    """Whose help cuts no long word, such as the name of a variable: typer's would."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils
+
+        from offstage.testbeds.cli.folded import WholeWords
+
+        setattr(rich_utils, "Columns", WholeWords)  # noqa: B010  (a class is no variable to mypy)
+        super().format_help(ctx, formatter)  # type: ignore[misc]  # of the class beside this one
+
+
+class _Group(Folding, typer.core.TyperGroup):
     """A group that names the command that was meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -16,6 +16,7 @@ import typer.core
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import explicit
 from offstage.testbeds.cli.demo import DRAWN
+from offstage.testbeds.cli.groups import Folding
 
 __all__ = ["IDLE", "Idle", "refuse_idle_options"]
 
@@ -257,7 +258,7 @@ OUTPUTS = ("out", "page", "prometheus")
 """Parameters that name a file to write, in every command that has them."""
 
 
-class _Checked(typer.core.TyperCommand):
+class _Checked(Folding, typer.core.TyperCommand):
     """A command that checks its options before it runs."""
 
     def invoke(self, ctx: Any) -> Any:

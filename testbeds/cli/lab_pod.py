@@ -27,9 +27,7 @@ __all__ = ["pod", "toml_value", "toml_values"]
 
 
 def pod(
-    spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="a spec's TOML file")
-    ] = None,
+    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help="a spec's TOML file")] = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="same as --set trace=FILE")
     ] = None,

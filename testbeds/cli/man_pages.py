@@ -59,7 +59,7 @@ def _lines(one: Described) -> Iterator[str]:
         "COMMANDS", ((_bold(_short(each)), _text(each.summary) + ".") for each in _below(one))
     )
     named = [each for each in one.parameters if each.is_option]
-    usual = (_bold("-h, --help"), "Show the help in short.")
+    usual = (_bold("-h, --help"), "show the help in short.")
     yield from _listed(_OPTIONS, [*((_named(each), _told(each)) for each in named), usual])
     above = ["-".join(one.words[:at]) for at in range(1, len(one.words))]
     if also := [*above, *map(_page, one.commands.values())]:
@@ -79,8 +79,7 @@ def _short(one: Described) -> str:
 def _synopsis(one: Described) -> str:
     if one.commands:
         return f"{_bold(one.name)} {_italic('COMMAND')} ..."
-    placed = [each for each in one.parameters if not each.is_option]
-    shown = [_italic(each.word) if each.needed else f"[{_italic(each.word)}]" for each in placed]
+    shown = [_italic(each.word) for each in one.parameters if not each.is_option]
     return " ".join([_bold(one.name), f"[{_italic(_OPTIONS)}]", *shown])
 
 
@@ -99,7 +98,7 @@ def _named(one: Parameter) -> str:
 def _told(one: Parameter) -> str:
     fact = "needed" if one.needed and one.is_option else one.default and f"default: {one.default}"
     told = f"{one.meaning} ({fact})" if one.meaning and fact else one.meaning or fact
-    return _text(told[:1].upper() + told[1:] + ".") if told else ""
+    return _text(f"{told}.") if told else ""
 
 
 def _text(text: str) -> str:

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 SpecOption = Annotated[
-    Path | None, typer.Argument(metavar="[SPEC]", help="the question as a TOML file")
+    Path | None, typer.Argument(metavar="SPEC", help="the question as a TOML file")
 ]
 ModelOption = Annotated[
     str | None,

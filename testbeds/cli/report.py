@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="folders of runs, or a summary.json; two: compared"),
+        typer.Argument(metavar="RUN", help="folders of runs, or a summary.json; two: compared"),
     ],
     out: Annotated[
         Path | None,

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 UseAsked = Annotated[
-    str, typer.Argument(metavar="[USE]", help="what is read: tokens, blocks or prefix")
+    str, typer.Argument(metavar="USE", help="what is read: tokens, blocks or prefix")
 ]
 ModelAsked = Annotated[
     str | None,

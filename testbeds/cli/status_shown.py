@@ -1,8 +1,8 @@
 """The ten lines of `dpu status`: what an operator of a daemon asks first.
 
 They are made of two readings. Counts and rates are of the time between them; without an earlier
-reading counts are since the daemon's start or the last `dpu reset`, and rates those of the whole
-time. A figure that `dpu status --all` has too bears the same name there.
+reading they are since the daemon's start, and those of the ledger since the last `dpu reset`. A
+figure that `dpu status --all` has too bears the same name there.
 """
 
 import time

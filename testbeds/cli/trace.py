@@ -28,7 +28,7 @@ TraceFormatOption = Annotated[
     ),
 ]
 
-FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="one trace")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="only the first N requests")
 ]

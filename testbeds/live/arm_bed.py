@@ -26,6 +26,7 @@ from offstage.testbeds.live.host_run import machine_notes, overruns
 from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.run_figures import RunLabel, run_result
 from offstage.testbeds.live.wear import Written, run_wear, written
+from offstage.testbeds.machine import memory_peak_bytes
 
 __all__ = ["MEASURED", "ArmBed", "Attached", "Storage"]
 
@@ -139,3 +140,4 @@ class ArmBed:
         ):
             fabric.time_stages(True, all=record_dir is not None)
             yield Attached(link, control, fabric)
+            self.bed.peaks.append(memory_peak_bytes(tier.ready.pid))

@@ -59,7 +59,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     options.check()
     bed = _make_bed(options)
     summary = (_drawn if options.model is None else _answered)(options, bed, progress)
-    summary.machine = run_machine(memory_peak_bytes(), time.monotonic() - begun)
+    summary.machine = run_machine(_peaks(bed), time.monotonic() - begun)
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
     return summary
@@ -80,7 +80,7 @@ def repeatable(options: DemoOptions, progress: Progress) -> Callable[[Path], Sum
         shutil.rmtree(folder / bed.records.name, ignore_errors=True)
         bed.records.rename(folder / bed.records.name)
         summary = _summary(options, [result], _describe(options, workload))
-        summary.machine = run_machine(memory_peak_bytes(), time.monotonic() - begun)
+        summary.machine = run_machine(_peaks(bed), time.monotonic() - begun)
         return summary
 
     return again
@@ -148,6 +148,11 @@ def _drawn(options: DemoOptions, bed: LocalBed, progress: Progress) -> Summary:
             options.slot_count, options.geometry.layer_count, options.pool_layer_blocks
         ),
     )
+
+
+def _peaks(bed: LocalBed) -> dict[str, int]:
+    """Largest resident set of this process, and of the largest of the daemons."""
+    return {"host": memory_peak_bytes(), "daemon": max(bed.peaks)}
 
 
 def _summary(

@@ -307,7 +307,7 @@ def _summary(
     return Summary(
         runs=[result],
         workload=about,
-        machine=run_machine({"host": memory_peak_bytes()["host"]}, wall_s),
+        machine=run_machine({"host": memory_peak_bytes()}, wall_s),
         seed=options.seed,
         sentence="",
         curve=[],

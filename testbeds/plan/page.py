@@ -98,9 +98,10 @@ def _places(plan: Plan) -> str:
         "Resources of each place",
         as_html(places_table(plan), "resources of each place", "points"),
         "The range below a figure covers nine in ten draws, each of which varies all inputs. Cost "
-        "over the cheapest compares both in the same draws, as they share most inputs. A tie is "
-        f"less than {TIE:.0%} apart, or cheaper than that one in {DOUBT:.0%} of the draws. A place "
-        "that is ruled out is never the cheapest.",
+        "over the cheapest compares both in the same draws, as they share most inputs. A place "
+        f"ties if it costs less than {100 * TIE:.0f} % more than the cheapest, or is cheaper than "
+        f"it in at least {100 * DOUBT:.0f} % of the draws. A place that is ruled out is never the "
+        "cheapest.",
     )
 
 

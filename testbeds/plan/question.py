@@ -88,6 +88,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if name not in known:
                 raise BadInput(f"no {name!r}", what, f"choose one of {', '.join(known)}")
+        if len(set(self.tiers)) < len(self.tiers):
+            raise BadInput(f"{','.join(self.tiers)!r}", "tiers", "name each tier once")
         if self.cold_start_s == 0:
             raise BadInput("a cold start in no time", "cold_start", "give a time such as 30s")
         if self.cold_start and not set(self.tiers) & set(DRIVES):

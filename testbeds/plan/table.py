@@ -230,11 +230,7 @@ def sentence(plan: Plan) -> str:
     users = f"{count(asked.users)} user{'s' if asked.users > 1 else ''}"
     text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
     text += f" hold {shown(held, 'B')} of KV" if held is not None else ""
-    gpus = _value(shown(best.figures["gpus"], "1"))
-    text += f": cheapest is {_spoken(best.name)}, {gpus} {asked.gpu}"
-    if best.figures["devices"] is not None and best.figures["devices"].value:
-        what = "module" if best.name in ("ddr5", "cxl") else "drive"
-        text += f" and {_value(_devices(best))} {what}s"
+    text += f": cheapest is {_spoken(best.name)}, {_listed(_bought(best, asked.gpu))}"
     dollars = _value(shown(best.figures["usd_per_mtok"], "$"))
     text += f", {dollars} per million tokens of prompt and answer"
     tied = [_spoken(one.name) for one in plan.places if one.tied]
@@ -249,6 +245,18 @@ def sentence(plan: Plan) -> str:
     pays = f"flash pays off if KV is requested again within {shown(keep, 's')}, and "
     pays += f"beats DRAM if that takes longer than {shown(rules['dram_over_flash'], 's')}"
     return f"{text}; {pays}."
+
+
+def _bought(best: PlaceRow, gpu: str) -> list[str]:
+    """What a place takes, each with its number."""
+    found = [f"{_value(shown(best.figures['gpus'], '1'))} {gpu}"]
+    if best.figures["devices"] is not None and best.figures["devices"].value:
+        number = _value(shown(best.figures["devices"], "1"))
+        what = "module" if best.name in ("ddr5", "cxl") else "drive"
+        found.append(f"{number} {what}{'s' if number != '1' else ''}")
+    if best.dpus:
+        found.append(f"{best.dpus} DPU{'s' if best.dpus > 1 else ''}")
+    return found
 
 
 def _spoken(name: str) -> str:

@@ -17,7 +17,7 @@ NAMES = [f"a-long-policy-name-{at}" for at in range(3)]
 
 
 def table(columns: int, title: str = "") -> Table:
-    made = Table(box=None, pad_edge=False, title=title or None)
+    made = Table(box=None, pad_edge=False, title=title or None, caption="† of it all")
     made.add_column("policy", no_wrap=True)
     for at in range(columns):
         made.add_column(f"figure {at}", justify="right", no_wrap=True)
@@ -41,6 +41,7 @@ def test_every_cell_is_shown_once_and_whole(width: int) -> None:
         assert text.split().count(str(at)) == 1, "each head is there once"
         assert all(text.count(f" {row}{at}.5 %") == 1 for row in range(3))
     assert text.count("twelve") == 1 and lines[-1] == "after"
+    assert text.count("† of it all") == 1 and lines[-2].strip() == "† of it all"
     parts = sum(line.startswith("policy") for line in lines)
     assert all(text.count(name) == parts for name in NAMES) and (parts == 1) == (width == 200)
 

@@ -60,8 +60,12 @@ def test_a_mistyped_word_is_one_line(
     assert said in line and line.count("\n") == 1
 
 
-def test_every_command_and_group_takes_h_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each prints its own usage, and ends well."""
+def test_every_command_and_group_takes_h_and_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prints its own usage, in a terminal of the usual width no word of it is cut, no bracket
+    stands twice, and it ends well."""
+    monkeypatch.setenv("COLUMNS", "80")
     whole = typer.main.get_command(build(list(COMMANDS)))
     every = list(described().all())
     assert len(every) > 75
@@ -72,6 +76,7 @@ def test_every_command_and_group_takes_h_and_help(capsys: pytest.CaptureFixture[
             assert code in (0, None)
             shown.append(" ".join(capsys.readouterr().out.split()))
         assert shown[0] == shown[1] and f"Usage: {one.name} [OPTIONS]" in shown[0]
+        assert "…" not in shown[0] and "[[" not in shown[0] and "...}" not in shown[0]
 
 
 def test_a_paragraph_of_help_ends_where_the_terminal_does(

@@ -36,7 +36,8 @@ def shown(text: str) -> str:
 
 
 def test_every_command_and_group_has_a_page_with_its_whole_help(tmp_path: Path) -> None:
-    """Each option and argument by its name, every sentence, and the pages above it."""
+    """Each option and argument by its name, every sentence, values as they are typed (`h100`, not
+    `H100`), and the pages above it."""
     found = {path.stem: path for path in write_pages(tmp_path)}
     every = list(described().all())
     assert len(every) > 75 and len(found) == len(every)
@@ -46,7 +47,8 @@ def test_every_command_and_group_has_a_page_with_its_whole_help(tmp_path: Path) 
             assert said.replace("`", "") in text
         for each in one.parameters:
             assert ", ".join(each.names) in text and each.word in text
-            assert each.meaning[1:].replace("`", "") in text, (one.name, each.meaning)
+            assert each.meaning.replace("`", "") in text, (one.name, each.meaning)
+        assert "[[" not in text and "...]..." not in text
         above = ["-".join(one.words[:at]) for at in range(1, len(one.words))]
         assert all(f"{name}(1)" in text.partition("SEE ALSO")[2] for name in above)
     assert "lab run" in shown(found["offstage"].read_text(encoding="utf-8"))

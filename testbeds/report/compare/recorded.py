@@ -135,7 +135,8 @@ def with_policy(runs: Sequence[Path], policy: str) -> list[Path]:
             "leave --policy out",
         )
     names = {path: path.name.partition("-")[2] for path in runs}
-    found = [path for path in runs if not policy or names[path] == policy.replace("+", "-")]
+    name = policy.replace(" + ", "+").replace("+", "-")  # a page spaces it out
+    found = [path for path in runs if not policy or names[path] == name]
     if not found:
         raise BadInput(
             f"no run with the policy {policy!r}",

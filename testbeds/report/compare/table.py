@@ -321,7 +321,7 @@ ROWS = (
 
 
 TIMED = (
-    *("hits", "late", "fetch_ns_mean", "fetch_ns_p50", "fetch_ns_p90", "fetch_ns_p99"),
+    *("hits", "late", "misses", "fetch_ns_mean", "fetch_ns_p50", "fetch_ns_p90", "fetch_ns_p99"),
     *("fetch_ns_p999", "bytes_per_s", "stall_ms_p50", "stall_ms_p99", "deadlines_missed"),
 )
 """Figures of a recorded run that depend on the times of its drive."""

@@ -39,6 +39,7 @@ SUMMARY_NAME = "summary.json"
 MODEL_NAME = "model.json"
 """What `host run --model --out` writes, and nothing else."""
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
+ROUNDING = 1e-9
 SHARES = (
     "hit",
     "nontrivial_hit",
@@ -121,15 +122,15 @@ def _wrong(run: RunResult) -> str:
     for name in run.__struct_fields__:
         value = getattr(run, name)
         if isinstance(value, float) and not math.isfinite(value):
-            return f"{name} = {value}"
+            return f"{name} = {value} is no number"
         if isinstance(value, int | float) and value < LOWEST.get(name, 0):
-            return f"{name} = {value}"
-    for name in SHARES:
+            return f"{name} = {value} is below {LOWEST.get(name, 0)}"
+    for name in (*SHARES, "coverage"):
         if getattr(run, name) > 1.0:
-            return f"{name} = {getattr(run, name)}"
+            return f"{name} = {getattr(run, name)} is above 1"
     for step, value in enumerate(run.hit_rate_by_step):
         if not (value == -1.0 or 0.0 <= value <= 1.0):
-            return f"hit_rate_by_step[{step}] = {value}"
+            return f"hit_rate_by_step[{step}] = {value} is neither a share nor -1"
     if len(run.hit_rate_by_step) != len(run.demands_by_step):
         return "hit_rate_by_step and demands_by_step differ in length"
     lists = ("demands_by_step", "lead_ns_log2", "late_ns_log2", "stall_ms_by_token", "fabric_ms")
@@ -141,6 +142,26 @@ def _wrong(run: RunResult) -> str:
             return f"{name} knows {', '.join(ENDS)} only"
     if any(set(row) - set(FATES) for row in run.fates.values()):
         return f"the keys of fates are not {', '.join(FATES)}"
+    counted = [run.ends, run.nontrivial_ends, *run.fates.values()]
+    if any(count < 0 for counts in counted for count in counts.values()):
+        return "a count of ends or fates is below 0"
+    return _contradicted(run)
+
+
+def _contradicted(run: RunResult) -> str:
+    """The first figure that others of the run contradict, as a phrase; empty if there is none."""
+    if run.demands > run.selected:
+        return f"demands = {run.demands} and selected = {run.selected}"
+    ended = run.ended
+    rates = {
+        "hit": ended.hit_rate,
+        "late": ended.late_rate,
+        "miss": ended.miss_rate,
+        "hit_without_cold": ended.warm_hit_rate,
+    }
+    for name, rate in rates.items():
+        if abs(getattr(run, name) - rate) > ROUNDING:
+            return f"{name} = {getattr(run, name)}, and the ends of its demands give {rate}"
     return ""
 
 

@@ -113,11 +113,13 @@ def facts(title: str, values: Mapping[str, Any] | msgspec.Struct) -> str:
     return folded(title, tag("div", table, class_="scroll"))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        key = f"{prefix}{name}"
+def _flat(values: Mapping[str, Any], prefix: str = "", of: str = "") -> Iterable[tuple[str, str]]:
+    """`of`: the key whose unit the numbers have, where it is not that of their own names."""
+    for own, value in values.items():
+        key = f"{prefix}{own}"
+        name = of or own
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{key}.")
+            yield from _flat(value, f"{key}.", own if own.endswith("_bytes") else "")
         elif isinstance(value, list | tuple):
             plain = [item for item in value if not isinstance(item, Mapping | list | tuple)]
             if plain:

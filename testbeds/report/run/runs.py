@@ -123,6 +123,7 @@ def run_of(summary: Summary, policy: str, where: str) -> RunResult:
     if not found:
         raise BadInput("the summary has no runs", where, "name a run in which hosts decode")
     named = {run.name: run for run in reversed(summary.runs)}
+    policy = policy.replace(" + ", "+")  # a page spaces it out
     if policy and policy not in named:
         raise BadInput(
             f"no run with the policy {policy!r}", where, nearest(policy, dict.fromkeys(named))

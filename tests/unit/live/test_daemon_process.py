@@ -12,6 +12,7 @@ import pytest
 
 from offstage.bindings.errors import RunFailed
 from offstage.testbeds.beds.daemon import offstage_words, serve
+from offstage.testbeds.machine import memory_peak_bytes
 
 
 def sections(**arena: object) -> dict[str, object]:
@@ -47,6 +48,15 @@ def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
         assert tier.process.poll() is None and tier.endpoint.startswith("ipc://")
     assert tier.process.returncode == 0
     assert '"drained"' in (tmp_path / "daemon.log").read_text()
+
+
+def test_the_memory_of_a_daemon_is_its_own(tmp_path: Path) -> None:
+    """Does a run report the daemon's memory, and not that of the process that started it? A child's
+    `ru_maxrss` begins at its parent's."""
+    host = b"x" * (512 << 20)
+    with serve(sections(), tmp_path) as tier:
+        assert 0 < memory_peak_bytes(tier.ready.pid) < len(host) < memory_peak_bytes()
+    assert memory_peak_bytes(tier.ready.pid) == 0
 
 
 def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:

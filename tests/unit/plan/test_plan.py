@@ -236,6 +236,13 @@ def test_a_place_is_dearer_by_draws_of_the_same_inputs() -> None:
     assert "flash behind a DPU (G3.5) ties with it" in sentence(planned())
 
 
+def test_the_sentence_counts_what_is_bought() -> None:
+    """One drive is no "1 drives", and the DPU in front of it is none of them."""
+    said = sentence(planned(tiers=("dpu",), shared=0.9))
+    assert "(G3.5), 16 h100, 2 drives and 1 DPU, $" in said
+    assert "h100 and 1 drive, $" in sentence(planned(dtype="fp4", weights="fp4"))
+
+
 def test_what_a_dpu_adds_is_said_against_each_place_that_it_could_replace() -> None:
     """Nothing that dollars show against the same drives in a host; against HBM it saves, and the
     first token is later."""
@@ -325,6 +332,7 @@ def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
         ({"dtype": "fp3"}, "unknown format"),
         ({"gpu": "a100"}, "choose one of h100"),
         ({"tiers": ["tape"]}, "choose one of hbm"),
+        ({"tiers": ["hbm", "tlc", "hbm"]}, "name each tier once"),
         ({"shared": 1.5}, "--shared: 1.5; give 0 to 1"),
         ({"usres": 5}, "did you mean 'users'"),
     ],

@@ -43,11 +43,13 @@ def test_a_demo_has_its_measured_run_first(tmp_path: Path) -> None:
 
 
 def test_a_policy_is_named_as_the_report_names_it(tmp_path: Path) -> None:
-    """The measured run of it comes first; of one that was not run the nearest is named."""
+    """In the terminal, or on its page with spaces. The measured run of it comes first; of one that
+    was not run the nearest is named."""
     for name in ("emulated-window-ema", "measured-none", "measured-window-ema"):
         recorded(tmp_path / "records" / name)
     found = with_policy(find_runs(tmp_path), "window+ema")
     assert [path.name for path in found] == ["measured-window-ema", "emulated-window-ema"]
+    assert with_policy(find_runs(tmp_path), "window + ema") == found
     with pytest.raises(BadInput, match="did you mean 'window-ema'"):
         with_policy(find_runs(tmp_path), "windowema")
 

@@ -75,13 +75,23 @@ def test_what_is_no_summary_is_refused(tmp_path: Path, content: bytes, word: str
         ("hit_rate_by_step", [0.5]),
         ("hit_rate_by_step", [-0.5] * 300),
         ("stall_ms_by_token", [-1.0]),
+        ("coverage", 1.5),
+        ("hit", 0.5),
+        ("late", 0.5),
+        ("miss", 0.5),
+        ("hit_without_cold", 0.5),
+        ("selected", 1),
         ("ends", {"elsewhere": 1}),
+        ("ends", {"late": -1}),
+        ("nontrivial_ends", {"window": -1}),
+        ("fates", {"window": {"used": -1}}),
         ("fates", {"window": {"lost": 1}}),
     ],
 )
 def test_what_cannot_be_true_is_refused(
     made: SimpleNamespace, tmp_path: Path, key: str, value: Any
 ) -> None:
+    """Also a figure that the counts beside it contradict: a page would show both."""
     plain = json.loads(msgspec.json.encode(made.summary()))
     plain["runs"][2][key] = value
     (tmp_path / "summary.json").write_text(json.dumps(plain))

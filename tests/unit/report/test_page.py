@@ -151,6 +151,11 @@ def test_runs_at_the_edge_still_make_a_page(made: SimpleNamespace, changes: obje
     assert "nan" not in re.sub(r"<style>.*?</script>", "", text, flags=re.DOTALL).lower()
 
 
+def test_a_number_below_a_key_with_a_unit_has_that_unit(shown: str) -> None:
+    """The peak of each process is in bytes by the key above it."""
+    assert '<th scope="row">memory_peak_bytes.host</th><td>1 GiB</td>' in shown
+
+
 def test_no_run_is_a_page_too(made: SimpleNamespace) -> None:
     assert outline(render(made.summary(runs=[]))).sections == ["reproduce"]
 

@@ -5,7 +5,8 @@ windows, compression, indexers, states (`recurrent.py`). Modules that draft
 (`num_nextn_predict_layers`) are no layers of the model and are left out.
 
 Pure. `BadInput` names the field: one that is missing, a window of 0 or longer than the context, an
-indexer that selects more than the context has, or that has no keys, a latent without rotary values.
+indexer that selects more than the context has, or that has no keys, a latent whose rotary values
+are not stated.
 """
 
 import math
@@ -134,7 +135,7 @@ class _Reader:
 
     def _window_tokens(self, name: str) -> int:
         of = self._of
-        if of.get("use_sliding_window") is False and name == "sliding_window":
+        if of.flag("use_sliding_window") is False and name == "sliding_window":
             raise of.bad(
                 "layers with sliding_attention, and use_sliding_window is false",
                 "write true, or full_attention in layer_types",

@@ -72,9 +72,16 @@ class Fields:
                 f"no whole number {name} in it{was}", f"write {name} as the model has it"
             )
         if not least <= found < COUNT_MAX:
-            raise self.bad(
-                f"{name} is {found}", f"write one of {least} or more, as the model has it"
-            )
+            bound = f"{least} or more" if found < least else f"less than {COUNT_MAX:,}"
+            raise self.bad(f"{name} is {found!s:.40}", f"write {bound}, as the model has it")
+        return found
+
+    def flag(self, name: str) -> bool | None:
+        """True or false, None where neither is said. BadInput for anything else: a class would
+        take the word "false" for true."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, bool):
+            raise self.bad(f"{name} is {found!r:.40}", "write true or false")
         return found
 
     def words(self, name: str) -> list[str] | None:

@@ -158,6 +158,11 @@ def _placed(of: Fields) -> list[Kind] | None:
         places = of.numbers(name)
         if places is not None:
             rest: Kind = "linear" if other == "linear" else "conv"
+            if beyond := [at for at in places if at >= _count(of)]:
+                raise of.bad(
+                    f"{name} has layer {beyond[0]}, and num_hidden_layers is {_count(of)}",
+                    f"write layers of 0 to {_count(of) - 1}",
+                )
             return ["full" if at in places else rest for at in range(_count(of))]
     if of.get("attn_layer_period") is not None:
         period = of.count("attn_layer_period")
@@ -191,7 +196,7 @@ def _windowed(of: Fields) -> list[Kind] | None:
     """From a window alone."""
     if of.get("attention_chunk_size") is not None:
         raise of.bad("attention_chunk_size, and no field says which layers have it", BY_LAYER)
-    window, used = of.get("sliding_window"), of.get("use_sliding_window")
+    window, used = of.get("sliding_window"), of.flag("use_sliding_window")
     if window is None or used is False:
         return None
     if used is None and of.model_type not in WINDOWED:

@@ -9,6 +9,7 @@ machine can fail: BadInput, Missing, one line each.
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,11 @@ ARCHITECTURES = (
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 LAYERS_MAX = 1024
+TEXT_BYTES_MAX = 1 << 28
+"""Of a text; the longest context of any model is a few MiB of it."""
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_WITH_TOKENIZER = "copy tokenizer.json and the tokenizer's other files into the folder"
+_UNQUANTIZED = "give the model in 16 or 32 bits, or as a GGUF file: quantized weights are not read"
 _COUNTS = (
     "num_hidden_layers",
     "num_attention_heads",
@@ -85,6 +91,8 @@ class Shape:
     config_sha256: str
     cache: KvGeometry
     """What its layers keep; block size and number type are not the run's."""
+    quantized: bool = False
+    """Whether config.json names a quantization of the weights."""
     rope: Rope | None = None
     """The scaling of rotary positions that was asked for; None: the config's own."""
 
@@ -190,6 +198,7 @@ def look(model: str | Path, rope: Rope | None = None, accepted: Sequence[str] = 
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
         cache=cache,
+        quantized=bool(config.get("quantization_config")),
         rope=rope,
     )
 
@@ -234,6 +243,8 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
     if not list(shape.folder.glob("*.safetensors")):
         raise BadInput("has no *.safetensors", where, "convert the model's weights")
     tokenizer = attempt("the tokenizer", where, transformers.AutoTokenizer.from_pretrained, LOCAL)
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:  # of a folder without its files
+        raise BadInput("its tokenizer makes no token of a letter", where, _WITH_TOKENIZER)
     options = {
         **LOCAL,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
@@ -246,11 +257,8 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         shape.rope.scale(config, where)
         options["config"] = config
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
-    model, found = attempt("the model", where, load_weights, options)
-    absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])
-    if absent:
-        problem = f"{len(absent)} weights are missing or of another shape, first {absent[0]}"
-        raise BadInput(problem, where, AGAIN)
+    model, found = attempt("the model", where, load_weights, options, fix=_fix(shape))
+    _check_weights(shape, model.config, found)
     try:
         model = model.eval().requires_grad_(False).to(device)
     except torch.OutOfMemoryError:
@@ -258,6 +266,46 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
     ends = model.generation_config.eos_token_id
     ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
     return Loaded(shape, model, tokenizer, str(model.dtype).removeprefix("torch."), ends)
+
+
+def _fix(shape: Shape) -> str:
+    """What helps where the weights cannot be loaded."""
+    return _UNQUANTIZED if shape.quantized else AGAIN
+
+
+def _check_weights(shape: Shape, config: Any, found: dict[str, Any]) -> None:
+    """BadInput for weights that the model lacks, that have another shape, or that it has no place
+    for: such a folder is of another model than its config.json says. Layers that draft are none of
+    the model's."""
+    where = str(shape.folder)
+    problems = {name: "missing" for name in found["missing_keys"]}
+    for name, stored, wanted in found["mismatched_keys"]:
+        problems[name] = f"{_shape(stored)} in the file, {_shape(wanted)} by config.json"
+    if problems:
+        first = min(problems)
+        problem = (
+            f"weights are missing or of another shape, first {first} ({problems[first]}), "
+            f"{len(problems)} in all"
+        )
+        raise BadInput(problem, where, AGAIN)
+    drafts = getattr(config, "num_nextn_predict_layers", None) or 0
+    drafting = range(shape.layer_count, shape.layer_count + drafts)
+    left = []
+    for name in found["unexpected_keys"]:
+        layer = _LAYER.match(name)
+        if layer is None or int(layer[1]) not in drafting:
+            left.append(name)
+    if left:
+        raise BadInput(
+            f"weights that the model has no place for, first {min(left)}, {len(left)} in all",
+            where,
+            f"give the config.json of these weights; this one is of {shape.layer_count} layers of "
+            f"{shape.model_type}",
+        )
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
 
 
 def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
@@ -306,13 +354,16 @@ def prompt_tokens(
 
 def _text(path: Path) -> tuple[bytes, str]:
     try:
-        raw = path.read_bytes()
-        text = raw.decode("utf-8")
+        with path.open("rb") as file:
+            raw = file.read(TEXT_BYTES_MAX + 1)
+        text = raw.decode("utf-8") if len(raw) <= TEXT_BYTES_MAX else ""
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise BadInput(reason, str(path), "give a text file") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"not UTF-8 at byte {error.start}", str(path), "give a text file") from None
+    if len(raw) > TEXT_BYTES_MAX:
+        raise BadInput(f"longer than {TEXT_BYTES_MAX >> 20} MiB", str(path), "give a shorter text")
     if not text.strip():
         raise BadInput("is empty", str(path), "give a text file")
     return raw, text

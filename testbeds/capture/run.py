@@ -39,6 +39,9 @@ WINDOWS = 32
 (arXiv:2512.10576) warms its pool."""
 
 
+THREADS_MAX = 4096
+"""More than a machine has cores; the library ends the process where it cannot start them."""
+
 LOOKUP_TOKENS = 3
 """For prompt lookup (Saxena, 2023): this many newest tokens are searched in the text before."""
 
@@ -318,7 +321,9 @@ class _Run:
                 raise RunFailed(
                     f"{name} of layer {layer} is not finite at step {step}",
                     f"dtype {self.loaded.dtype}",
-                    "use --dtype bfloat16 or float32",
+                    "use --dtype bfloat16 or float32"
+                    if self.loaded.dtype == "float16"
+                    else "copy the model again: its weights or rotary positions overflow",
                 )
         self.writer.step(index, step, scores)
         self.progress.advance(1)
@@ -349,6 +354,9 @@ def _check(options: Options) -> None:
     for name, (value, bound) in least.items():
         if value < bound:
             raise BadInput(f"{name} = {value}", "trace capture", f"give {bound} or more")
+    if (options.threads or 1) > THREADS_MAX:
+        fix = f"give 1 to {THREADS_MAX}"
+        raise BadInput(f"--threads = {options.threads}", "trace capture", fix)
     if not 0 <= options.temperature <= 100:
         raise BadInput(f"--temperature = {options.temperature}", "trace capture", "give 0 to 100")
     if (options.context_tokens or 0) % options.block_tokens:

@@ -153,7 +153,7 @@ def import_trace(
         progress.start("write", 1, "")
         write_trace(trace, out)
     origin = trace.origin
-    sessions = len(trace.session_names) if trace.has_sessions else 0
+    sessions = trace.session_count
     done: TraceImported = {
         "trace": str(out),
         "name": origin.name,

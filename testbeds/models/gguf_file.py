@@ -99,10 +99,19 @@ def read(paths: tuple[Path, ...]) -> "Gguf":
         raise Missing("capture", "gguf is not installed", str(paths[0]))
     from gguf import GGUFReader
 
+    class Whole(GGUFReader):  # type: ignore[misc]
+        """Without it the length of an array of bytes may be any number, and reading has no end."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, **more: Any) -> Any:
+            found = super()._get(offset, dtype, count, **more)
+            if len(found) < count:
+                raise ValueError("it ends early")
+            return found
+
     readers = []
     for path in paths:
         try:
-            readers.append(GGUFReader(path))
+            readers.append(Whole(path))
         except Exception as error:  # its reader checks no bound: a short file fails anywhere
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             raise BadInput(f"not a whole GGUF file: {reason}", str(path), AGAIN) from None

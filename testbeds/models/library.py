@@ -25,7 +25,9 @@ def library() -> Any:
     return transformers
 
 
-def attempt(what: str, where: str, call: Any, options: dict[str, Any], folder: str = "") -> Any:
+def attempt(
+    what: str, where: str, call: Any, options: dict[str, Any], folder: str = "", fix: str = AGAIN
+) -> Any:
     """`call` on the folder, by default `where`. Turns the libraries' exceptions into BadInput."""
     try:
         return call(folder or where, **options)
@@ -33,4 +35,4 @@ def attempt(what: str, where: str, call: Any, options: dict[str, Any], folder: s
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, KeyError):
             problem = f"unknown {problem}"
-        raise BadInput(f"{what} cannot be loaded: {problem}", where, AGAIN) from None
+        raise BadInput(f"{what} cannot be loaded: {problem}", where, fix) from None

@@ -122,7 +122,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < self.traffic <= 1000:
             raise BadInput(f"--traffic {self.traffic:g}", self.where, "give 1.3, say, up to 1000")
         if not 0 < self.pool_ratio <= 64:
-            raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
+            raise BadInput(
+                f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64, above 0"
+            )
 
     def _check_kv_types(self) -> None:
         known = (*HEAD_TYPES, ROWS, "auto")

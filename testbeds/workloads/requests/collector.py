@@ -69,7 +69,8 @@ class Columns:
                 "take the first requests, with a limit",
             )
         if not 0 <= arrival_s < _ARRIVAL_S_MAX:  # NaN compares false
-            raise BadInput(f"arrival at {arrival_s} s", where, "give a time of 0 s or later")
+            fix = f"give a time from 0 to below {_ARRIVAL_S_MAX:,.0f} s"
+            raise BadInput(f"arrival at {arrival_s:,} s", where, fix)
         if self._ordered and self._arrival_s and arrival_s < self._arrival_s[-1]:
             raise BadInput(
                 f"arrival at {arrival_s:g} s is before the previous one, {self._arrival_s[-1]:g} s",

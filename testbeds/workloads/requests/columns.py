@@ -77,6 +77,11 @@ class Trace:
         """Every request belongs to a session."""
         return len(self) > 0 and bool((self.session >= 0).all())
 
+    @property
+    def session_count(self) -> int:
+        """Sessions that its requests belong to: fewer than names where requests were left out."""
+        return len(np.unique(self.session[self.session >= 0]))
+
     def need_sessions(self, what: str) -> None:
         """BadInput if the trace has no sessions; `what` names what needs them."""
         if not self.has_sessions:

@@ -168,7 +168,7 @@ def export_trace(trace: Trace, path: Path, form: str, progress: Progress) -> Exp
         for row in _rows(trace, ids, grouped):
             file.write(encoder.encode(row) + b"\n")
             progress.advance(1)
-    sessions = len(np.unique(trace.session[trace.session >= 0]))
+    sessions = trace.session_count
     return Exported(
         len(trace),
         sessions + int((trace.session < 0).sum()) if grouped else 0,

@@ -108,17 +108,19 @@ class BlockInfo:
     """None where the trace has no sessions."""
     lru: tuple[HitPoint, ...]
     opt: tuple[HitPoint, ...]
-    reuse_distance_blocks: Quantiles
-    reuse_time_s: Quantiles
+    reuse_distance_blocks: Quantiles | None
+    reuse_time_s: Quantiles | None
+    """None where no block is used again."""
 
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """Figures of a trace with sessions. `think_s` is None if no request has it."""
+    """Figures of a trace with sessions. `gap_s` is None if no session has a second request,
+    `think_s` if no request has it."""
 
     session_count: int
     turns: Quantiles
-    gap_s: Quantiles
+    gap_s: Quantiles | None
     think_s: Quantiles | None
 
 
@@ -134,9 +136,10 @@ class TraceInfo:
     duration_s: float
     tick_count: int
     """Distinct arrival times: the order within one carries no information."""
-    requests_per_s: float
-    requests_per_s_max: float
-    """Rate in the busiest minute, counted from the first arrival."""
+    requests_per_s: float | None
+    requests_per_s_max: float | None
+    """Rate in the busiest minute, counted from the first arrival. None, as the one before, where
+    all requests arrive at once."""
     input_tokens: Quantiles
     output_tokens: Quantiles
     blocks: BlockInfo | None
@@ -174,8 +177,8 @@ def summarise(trace: Trace) -> TraceInfo:
         request_count=len(trace),
         duration_s=duration_s,
         tick_count=len(np.unique(trace.arrival_s)),
-        requests_per_s=len(trace) / duration_s if duration_s else 0.0,
-        requests_per_s_max=busiest / min(RATE_WINDOW_S, duration_s) if duration_s else 0.0,
+        requests_per_s=len(trace) / duration_s if duration_s else None,
+        requests_per_s_max=busiest / min(RATE_WINDOW_S, duration_s) if duration_s else None,
         input_tokens=_quantiles(trace.input_tokens),
         output_tokens=_quantiles(trace.output_tokens),
         blocks=None if trace.block_tokens is None else _blocks(trace, trace.block_tokens),
@@ -225,11 +228,11 @@ def _in_session(trace: Trace, found: Ideal, hits: int) -> float:
 
 
 def _sessions(trace: Trace) -> SessionInfo:
-    known = ~np.isnan(trace.think_s)
+    known, later = ~np.isnan(trace.think_s), trace.turn > 0
     return SessionInfo(
-        session_count=len(np.unique(trace.session)),
+        session_count=trace.session_count,
         turns=_quantiles(np.bincount(np.unique(trace.session, return_inverse=True)[1])),
-        gap_s=_quantiles(trace.gap_s[trace.turn > 0]),
+        gap_s=_quantiles(trace.gap_s[later]) if later.any() else None,
         think_s=_quantiles(trace.think_s[known]) if known.any() else None,
     )
 
@@ -251,14 +254,17 @@ def _opt_points(trace: Trace, unique: int) -> tuple[HitPoint, ...]:
 
 
 def _quantiles(values: npt.NDArray[Any]) -> Quantiles:
-    return _weighted_quantiles(values, np.ones(len(values), np.int64))
+    found = _weighted_quantiles(values, np.ones(len(values), np.int64))
+    assert found is not None, "a trace has at least one request"
+    return found
 
 
-def _weighted_quantiles(values: npt.NDArray[Any], counts: Int64Array) -> Quantiles:
-    """Quantiles of values repeated by their counts, interpolated as numpy's percentile does."""
+def _weighted_quantiles(values: npt.NDArray[Any], counts: Int64Array) -> Quantiles | None:
+    """Quantiles of values repeated by their counts, interpolated as numpy's percentile does; None
+    where there is no value."""
     present = counts > 0
     if not present.any():
-        return Quantiles(0.0, 0.0, 0.0, 0.0, 0.0)
+        return None
     values, counts = values[present].astype(np.float64), counts[present]
     order = np.argsort(values, kind="stable")
     values, ends = values[order], np.cumsum(counts[order])
@@ -300,8 +306,8 @@ def render(info: TraceInfo) -> Group:
     rows = [
         ("format", info.format, info.licence),
         ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
-        ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
-        ("rate", f"{info.requests_per_s:,.2f} /s", f"{info.requests_per_s_max:,.2f} in a minute"),
+        ("duration", f"{_rounded(info.duration_s)} s", "first to last arrival"),
+        _rate(info),
     ]
     if info.blocks:
         rows += _block_rows(info.blocks)
@@ -344,9 +350,23 @@ def _session_rows(info: SessionInfo) -> list[Row]:
     return rows
 
 
-def _spread(label: str, unit: str, values: Quantiles) -> Row:
-    spread = f"{values.p50:,.0f} / {values.p90:,.0f} / {values.p99:,.0f}"
-    return f"{label} p50/90/99", spread, f"{unit}; mean {values.mean:,.0f}"
+def _rate(info: TraceInfo) -> Row:
+    if info.requests_per_s is None:
+        return "rate", "–", "all arrive at once"
+    return "rate", f"{info.requests_per_s:,.2f} /s", f"{info.requests_per_s_max:,.2f} in a minute"
+
+
+def _spread(label: str, unit: str, values: Quantiles | None) -> Row:
+    label = f"{label} p50/90/99"
+    if values is None:
+        return label, "–", "there is none"
+    spread = " / ".join(map(_rounded, (values.p50, values.p90, values.p99)))
+    return label, spread, f"{unit}; mean {_rounded(values.mean)}"
+
+
+def _rounded(value: float) -> str:
+    """To the whole number from 10 on, below it to two digits: time may be counted in ms."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 # The most block hits that any cache can have on a trace of requests.

@@ -2,15 +2,18 @@
 
 import importlib.util
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from against_schema import checked
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.capture import model
 from offstage.testbeds.capture.model import load, look, prompt_tokens
 from offstage.testbeds.cli import run
 from offstage.testbeds.workloads.selections.scores_file import open_capture
@@ -68,6 +71,14 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing weights": (
         edited(lambda config: config.update(num_hidden_layers=3)),
         "weights are missing",
+    ),
+    "weights left over": (
+        edited(lambda config: config.update(num_hidden_layers=1)),
+        "weights that the model has no place for, first model.layers.1.",
+    ),
+    "weights of GPTQ": (
+        edited(lambda config: config.update(quantization_config={"quant_method": "gptq"})),
+        "quantized weights are not read",
     ),
     "other weights": (
         edited(lambda config: config.update(hidden_size=64)),
@@ -135,6 +146,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
         "512",
     ),
     "part of a block": (["--context-tokens", "70"], "--context-tokens = 70"),
+    "very many threads": (["--threads", "100000000"], "give 1 to 4096"),
     "no steps": (["--steps", "0"], "--steps = 0"),
     "no context": (["--context-tokens", "0"], "--context-tokens = 0"),
     "no such layer": (["--limit-layers", "0-2"], "the model has layers 0 to 1"),
@@ -194,6 +206,58 @@ def test_text_that_is_no_text_is_named(
         path.write_bytes(empty)
         with pytest.raises(BadInput, match="is empty; give a text file"):
             prompt_tokens(load(look(make_model("llama"))), path, "why?", 64, 8)
+
+
+def test_a_text_without_end_is_not_held_in_memory(
+    make_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is a device or a pipe that never ends read up to a bound only?"""
+    monkeypatch.setattr(model, "TEXT_BYTES_MAX", 1 << 20)
+    with pytest.raises(BadInput, match="/dev/zero: longer than 1 MiB"):
+        model.text_tokens(load(look(make_model("llama"))), Path("/dev/zero"))
+
+
+def test_a_folder_without_tokenizer_files_is_not_a_text_of_no_tokens(
+    make_model: Any, tmp_path: Path
+) -> None:
+    """Where a class makes an empty tokenizer of no files, is that said, and not the text blamed?"""
+    folder = tmp_path / "model"
+    shutil.copytree(make_model("qwen3"), folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(BadInput, match="its tokenizer makes no token of a letter"):
+        load(look(folder))
+
+
+@pytest.mark.parametrize("drafts", [0, 1])
+def test_layers_that_draft_are_no_weights_left_over(
+    drafts: int, make_model: Any, tmp_path: Path
+) -> None:
+    """Does a checkpoint load whose further layers its config.json counts as those that draft?"""
+    folder = tmp_path / "model"
+    shutil.copytree(make_model("llama"), folder)
+    edited(lambda one: one.update(num_hidden_layers=1, num_nextn_predict_layers=drafts))(folder)
+    if drafts:
+        assert load(look(folder)).model.config.num_hidden_layers == 1
+    else:
+        with pytest.raises(BadInput, match="no place for"):
+            load(look(folder))
+
+
+@pytest.mark.parametrize(("dtype", "fix"), [("float16", "--dtype bfloat16"), ("float32", "copy")])
+def test_scores_that_are_not_finite_get_a_cure_that_helps(
+    dtype: str, fix: str, make_model: Any, text: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """Is a type not advised that the run already has?"""
+    from safetensors.numpy import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(make_model("llama"), folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.q_proj.weight"] *= np.float32("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    named = ["--model", str(folder), "--text", str(text), "--out", str(tmp_path / "a.parquet")]
+    assert run(["trace", "capture", *named, *FAST, "--dtype", dtype]) == 1
+    said = line(capsys)
+    assert "not finite" in said and f"; {fix}" in said.replace("use --", "--")
 
 
 def test_a_sliding_window_is_refused_where_it_cuts(

@@ -182,6 +182,18 @@ REFUSED: dict[str, tuple[object, str]] = {
         WINDOWS | {"layer_types": ["sliding_attention"] * 4, "use_sliding_window": False},
         "use_sliding_window is false",
     ),
+    "a switch that is a word": (
+        WINDOWS | {"use_sliding_window": "false", "max_window_layers": 2},
+        "use_sliding_window is 'false'",
+    ),
+    "a layer beyond the last": (
+        PLAIN | {"model_type": "lfm2", "full_attn_idxs": [1, 4]},
+        "full_attn_idxs has layer 4, and num_hidden_layers is 4",
+    ),
+    "a context without end": (
+        PLAIN | {"max_position_embeddings": 1 << 50},
+        "write less than 1,099,511,627,776",
+    ),
     "a window of no layer": (WINDOWS, "no field says which layers have it"),
     "a window of V4": (V4 | {"sliding_window": 4097}, "longer than the context"),
     "chunks of no layer": (PLAIN | {"attention_chunk_size": 64}, "attention_chunk_size"),

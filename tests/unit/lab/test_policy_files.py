@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.from_file import from_folder, without_folders
+from offstage.testbeds.lab.policies.policy import Setting
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.run.plan import Task, points_of
 from offstage.testbeds.lab.spec.load import load
@@ -71,6 +73,17 @@ def test_the_spec_comes_before_the_working_folder(folder: Path) -> None:
     (folder / "mine.py").write_text(CODE.replace("fifo", "lru"))
     [policy] = load(spec_of(folder / "own", "mine.py:Mine")).policy
     assert parse(policy.use).core.eviction == "fifo"
+
+
+def test_a_file_that_sets_how_numpy_errs_sets_it_for_itself(folder: Path) -> None:
+    """Does `np.seterr` of a policy make our own arithmetic raise?"""
+    sets = "import numpy as np\nnp.seterr(all='raise')\n"
+    also = CODE.replace("return no_guesses()", "np.seterr(all='raise'); return no_guesses()")
+    (folder / "own/mine.py").write_text(sets + also)
+    before = np.geterr()
+    opened = parse("own/mine.py:Mine").open(Setting(1, 1, 2, 0, 0, 64, np.zeros(1, np.int64)))
+    assert len(opened.begin(0, 1, None)) == 0
+    assert np.geterr() == before
 
 
 def test_a_reference_may_be_a_file(folder: Path) -> None:

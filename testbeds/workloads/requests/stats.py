@@ -301,7 +301,11 @@ def render(info: TraceInfo) -> Group:
         ("format", info.format, info.licence),
         ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
         ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
-        ("rate", f"{info.requests_per_s:,.2f} /s", f"{info.requests_per_s_max:,.2f} in a minute"),
+        (
+            "rate",
+            f"{info.requests_per_s:,.2f} /s",
+            f"at most {info.requests_per_s_max:,.2f} /s in a minute",
+        ),
     ]
     if info.blocks:
         rows += _block_rows(info.blocks)
@@ -328,7 +332,8 @@ def _block_rows(info: BlockInfo) -> list[Row]:
         ("ideal hit rate, token", f"{info.ideal_token_hit_rate:.4f}", "tokens of blocks seen"),
     ]
     for lru, opt in zip(info.lru, info.opt, strict=True):
-        size = f"{lru.capacity_blocks:,} blocks; at best {opt.hit_rate:.4f} (OPT)"
+        blocks = f"{lru.capacity_blocks:,} block{'s' * (lru.capacity_blocks != 1)}"
+        size = f"{blocks}; at best {opt.hit_rate:.4f} (OPT)"
         rows.append((f"LRU hit rate at {lru.fraction:.0%}", f"{lru.hit_rate:.4f}", size))
     return rows
 

@@ -192,7 +192,12 @@ def run(
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
     given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
     if model is None:
-        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions or 4}
+        given |= {
+            "trace": trace,
+            "time_unit": time_unit,
+            "seed": seed,
+            "sessions": 4 if sessions is None else sessions,
+        }
         given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     given |= {"index_keys": index_keys.value, "checkpoint_blocks": checkpoint_blocks}

@@ -176,8 +176,8 @@ class Ledger(msgspec.Struct, kw_only=True):
         return Ledger(**counted, **{name: getattr(self, name) for name in GAUGES})
 
     def at_end(self) -> "Ledger":
-        """That of a run that has ended: what was read ahead and is staged still, or on its way, has
-        waited for its demand in vain. Blocks from before the run that it used make this fewer."""
+        """That of a run that has ended: what was read ahead and is staged still, or on its way, is
+        unused. Blocks from before the run that were used in it make these fewer."""
         fates = [list(row) for row in self.fates]
         for cause in PREFETCH_CAUSES:
             row = fates[CAUSES.index(cause)]

@@ -59,7 +59,7 @@ RULES: dict[str, Any] = {
 }
 OWN = ("hints", "rate", "retrieve", "faults", "seeds", "trace")
 LOADS_MAX = 16
-NO_PAUSES = "none of its sessions has a second turn, so that no pause is known"
+NO_PAUSES = "no request is a later turn of a session, so that no pause is known"
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ LIVE_PREFETCH = LivePrefetchResult(
             ],
         )
     ],
-    left_out={"on pause": "none of its sessions has a second turn, so that no pause is known"},
+    left_out={"on pause": "no request is a later turn of a session, so that no pause is known"},
     load_before=0.6,
 )
 

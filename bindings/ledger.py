@@ -175,6 +175,16 @@ class Ledger(msgspec.Struct, kw_only=True):
             counted[name] = more.tolist()
         return Ledger(**counted, **{name: getattr(self, name) for name in GAUGES})
 
+    def at_end(self) -> "Ledger":
+        """That of a run that has ended: what was read ahead and is staged still, or on its way, is
+        unused. Blocks from before the run that were used in it make these fewer."""
+        fates = [list(row) for row in self.fates]
+        for cause in PREFETCH_CAUSES:
+            row = fates[CAUSES.index(cause)]
+            known = sum(row) - row[FATES.index("dropped")]
+            row[FATES.index("unused")] += max(0, self.issued[CAUSES.index(cause)] - known)
+        return msgspec.structs.replace(self, fates=fates)
+
     @property
     def ended(self) -> Demands:
         """All demands."""

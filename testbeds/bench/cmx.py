@@ -102,7 +102,7 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. Shares are of the `values` that hosts wanted and their pools had not, and add up
+    """One arm. Shares are of the `values` that hosts wanted and their pools lacked, and add up
     to 1; None: hosts had no tier."""
 
     name: str
@@ -154,7 +154,7 @@ class CmxResult(BenchResult, kw_only=True):
             f"{format_time(spec.round_trip_ns)}; arrivals {spec.rate:g} times as fast",
             "rules kept: retrieved without asking, holes computed, values of 10 MiB, no hints; "
             "each other arm differs in what it is named by",
-            "on time, late, missing, absent: of the values that hosts' pools had not; missing: "
+            "on time, late, missing, absent: of the values that hosts' pools lacked; missing: "
             "only the drives had it; absent: nobody, computed; wasted: of those read for hints",
         ]
         for case in self.cases:

@@ -59,7 +59,7 @@ RULES: dict[str, Any] = {
 }
 OWN = ("hints", "rate", "retrieve", "faults", "seeds", "trace")
 LOADS_MAX = 16
-NO_SESSIONS = "its requests name no sessions, so that no pause is known"
+NO_PAUSES = "no request is a later turn of a session, so that no pause is known"
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class PrefetchResult(BenchResult, kw_only=True):
             f"{format_rate(spec.link_bytes_per_s)}; a host chosen by {spec.schedules[0]}",
             "load: speed of arrivals, relative to the trace; gpu, drive: how busy without hints",
             "gained: by how much the mean time to the first token is shorter than without hints",
-            "on time, late, missing, absent: of the values that hosts' pools had not; wasted: of "
+            "on time, late, missing, absent: of the values that hosts' pools lacked; wasted: of "
             "those read for hints",
             *(
                 f"{case.trace}: no arm {arm}: {reason}"
@@ -252,7 +252,7 @@ def requests_by(
 def _case(spec: PodSpec, loads: Sequence[float], say: Say) -> PrefetchCase:
     name = Path(spec.trace).name if spec.trace else "generated"
     requests = requests_of(spec, 1, spec.seeds[0])
-    left_out = {} if (requests.next_turn >= 0).any() else dict.fromkeys(PAUSES, NO_SESSIONS)
+    left_out = {} if (requests.next_turn >= 0).any() else dict.fromkeys(PAUSES, NO_PAUSES)
     arms = {arm: hints for arm, hints in ARMS.items() if arm not in left_out}
     found = []
     for load in loads:

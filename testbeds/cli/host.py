@@ -190,13 +190,13 @@ def run(
     """
     refuse_both_paces(time_per_token, decode_cost)
     link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
-    given = _given(device, kernel, steps, context_tokens, time_per_token, selector)
+    given = _given(device, kernel, steps, context_tokens, time_per_token, selector, sessions)
     if model is None:
-        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions or 4}
+        given |= {"trace": trace, "time_unit": time_unit, "seed": seed}
         given |= {"granule_tokens": granule_tokens, "select_blocks": _one_selection(select_blocks)}
         return _run_drawn(link, out, form, geometry, decode_cost, **given)
     given |= {"index_keys": index_keys.value, "checkpoint_blocks": checkpoint_blocks}
-    given |= {"sessions": 1 if sessions is None else sessions, "traffic": traffic}
+    given |= {"sessions": given.get("sessions", 1), "traffic": traffic}
     run_model(
         link,
         out,
@@ -250,12 +250,14 @@ def _given(
     context_tokens: str | None,
     time_per_token: str | None,
     selector: str,
+    sessions: int | None,
 ) -> dict[str, str | float | Path | None]:
     """The options shared by drawn sessions and a real model; those not given keep their
     defaults."""
     from offstage.bindings.units import parse_time
 
-    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
+    sizes: dict[str, str | int | None] = {"steps": steps, "context_tokens": context_tokens}
+    sizes |= {"sessions": sessions, "kernel": kernel and kernel.value}
     given: dict[str, str | float | Path | None] = {
         name: one for name, one in sizes.items() if one is not None
     }

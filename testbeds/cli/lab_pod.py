@@ -152,6 +152,8 @@ def _run(
 def toml_values(changes: list[str] | None, seeds: list[int] | None) -> dict[str, Any]:
     """Keys of a spec as the command line changes them; the spec checks them."""
     chosen: Any = {key: toml_value(text) for key, text in parse_settings(changes or []).items()}
+    if seeds and "seeds" in chosen:
+        raise BadInput("seeds is set twice", "command line", "leave out --seed, or --set seeds")
     return {**chosen, "seeds": seeds} if seeds else chosen
 
 

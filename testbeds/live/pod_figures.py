@@ -170,7 +170,7 @@ def pod_result(
         copies_dropped=done.dropped_copies,
         copies_held=done.copies_held,
         bytes_copied=done.copied_bytes,
-        prefetch_accuracy=total.accuracy,
+        prefetch_accuracy=total.at_end().accuracy,
         prefetched_blocks=total.prefetched_blocks,
         shared_chunks=total.shared_chunks,
         bytes_read=total.bytes_read,

@@ -52,6 +52,7 @@ def run_result(
 ) -> RunResult:
     """The figures of one run, from counts of that run alone; `against_reference` or `against_lru`
     fills in `coverage` and `traffic_ratio`. `counters` None: those of the device are unknown."""
+    ledger = ledger.at_end()
     ended, nontrivial = ledger.ended, ledger.nontrivial_ended
     pooled = ledger.selected - ledger.demands
     stall_ms, token_ms = record.stall_ms(), record.token_ms()

@@ -18,10 +18,10 @@ import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known
+from offstage.bindings.units import format_rate
 from offstage.testbeds.lab.results.summary import Interval, PointInfo, PointSummary
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
-from offstage.testbeds.report.lab.series import over_k
 from offstage.testbeds.report.page.files import (
     SUMMARY_NAME,
     holds_lab_summary,
@@ -68,6 +68,7 @@ TESTS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+YES, NO = ("yes", "true"), ("no", "false")
 CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|!=|=|>|<)\s*(.*?)\s*")
 DEFINED = {one.key: one for one in (*LAB_DEFINITIONS, *DEFINITIONS)}
 PERCENT = frozenset(one.key for one in DEFINED.values() if one.text.startswith("Share"))
@@ -169,7 +170,9 @@ def _of_summary(summary: Summary) -> Iterator[Row]:
 
 def _of_point(point: PointSummary) -> Row:
     info = point.info
-    setting = f"{info.workload}, {over_k(info.buffer_over_k)}"
+    setting = f"{info.workload}, {info.buffer_over_k:g} k"
+    if info.bandwidth_bytes_per_s:
+        setting += f", cap {format_rate(info.bandwidth_bytes_per_s)}"
     own: Row = {"kind": "lab", "arm": info.policy, "setting": setting}
     return _figures(info) | _figures(point) | own
 
@@ -200,11 +203,15 @@ def _condition(rows: Sequence[Row], text: str) -> Callable[[Row], bool]:
         raise BadInput(f"{text!r} is not a condition", "--where", "write KEY=VALUE or KEY>NUMBER")
     key, sign, value = found.groups()
     check_known(key, _keys(rows), "--where", "figure")
+    had = [row[key] for row in rows if row.get(key) is not None]
     if sign in ("=", "!="):
+        _check_value(rows, had, text, value)
         return lambda row: (row.get(key) is not None and _same(row[key], value)) == (sign == "=")
     bound = _number(value)
     if bound is None:
         raise BadInput(f"{value!r} is not a number", f"--where {text}", "give a number, or use =")
+    if had and all(isinstance(one, str) for one in had):
+        raise BadInput(f"{key} is no number", f"--where {text}", "use = or !=")
     test = TESTS[sign]
 
     def met(row: Mapping[str, Value]) -> bool:
@@ -214,9 +221,22 @@ def _condition(rows: Sequence[Row], text: str) -> Callable[[Row], bool]:
     return met
 
 
+def _check_value(rows: Sequence[Row], had: Sequence[Value], text: str, value: str) -> None:
+    """BadInput for what none of the values `had` can be, of which no row would be told."""
+    if any(isinstance(one, str) for one in had):
+        return
+    if had and all(isinstance(one, bool) for one in had):
+        if value.lower() not in (*YES, *NO):
+            raise BadInput(f"{value!r} is neither yes nor no", f"--where {text}", "give one")
+    elif _number(value) is None:
+        named = next((key for row in rows for key in row if row[key] == value), "")
+        fix = f"did you mean {named}={value}?" if named else "give a number"
+        raise BadInput(f"{value!r} is not a number", f"--where {text}", fix)
+
+
 def _same(had: Value, asked: str) -> bool:
     if isinstance(had, bool):
-        return asked == ("yes" if had else "no")
+        return asked.lower() in (YES if had else NO)
     if isinstance(had, int | float):
         return had == _number(asked)
     return had == asked

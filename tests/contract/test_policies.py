@@ -365,6 +365,23 @@ def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
         run(Opened((cheat,), case.setting), case, views(case))
 
 
+class CountsForAll(Silent):
+    """Keeps its state in the class, for every run of the process."""
+
+    calls: ClassVar[list[int]] = []
+
+    def step(self, view: View) -> Any:
+        self.calls.append(0)
+        return one_guess(len(self.calls) % view.blocks)
+
+
+def test_a_policy_that_is_not_deterministic_is_told_so() -> None:
+    """Does the line name the fault? Such a policy has not used the future."""
+    case = CASES[0]
+    with pytest.raises(BadInput, match="is not deterministic: a copy of it guesses otherwise"):
+        run(Opened((CountsForAll,), case.setting), case, views(case))
+
+
 def test_each_layer_comes_to_be_asked_about() -> None:
     """A cheat in one layer alone is found within as many checks as there are layers."""
     case = CASES[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from against_schema import checked
 
-from offstage.testbeds.bench.prefetch import ARMS, NO_SESSIONS, PAUSES
+from offstage.testbeds.bench.prefetch import ARMS, NO_PAUSES, PAUSES
 from offstage.testbeds.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,12 +65,12 @@ def test_a_trace_without_sessions_has_no_pauses(
     found = bench(capsys, *words)
     assert found == bench(capsys, *words)
     (case,) = found["cases"]
-    assert case["left_out"] == dict.fromkeys(PAUSES, NO_SESSIONS)
+    assert case["left_out"] == dict.fromkeys(PAUSES, NO_PAUSES)
     names = [one["name"] for one in case["loads"][0]["moments"]]
     assert names == [one for one in ARMS if one not in PAUSES]
     page = tmp_path / "page.html"
     assert run(["bench", "prefetch", *words, "--page", str(page)]) == 0
-    why, told = f"{TINY.name}: no arm on pause: {NO_SESSIONS}", capsys.readouterr().out
+    why, told = f"{TINY.name}: no arm on pause: {NO_PAUSES}", capsys.readouterr().out
     assert why in told and why in page.read_text(encoding="utf-8")
     assert f"Prefetch does not pay here ({TINY.name})" in told
 

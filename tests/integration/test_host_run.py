@@ -227,6 +227,7 @@ def test_a_model_that_selects_tokens_reads_them_out_of_the_tiers_blocks(
         (["--trace", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["--selector", "quest9"], ["did you mean 'quest'?"]),
         (["--steps", "0"], ["steps = 0", "host run"]),
+        (["--sessions", "0"], ["sessions = 0", "host run"]),
         (["--select-blocks", "8,16"], ["'8,16' for sessions that are drawn", "give one number"]),
         (["--select-blocks", "257"], ["257 is more than the 256 blocks", "at most 256"]),
         (["--fabric", "rdma"], ["--fabric"]),

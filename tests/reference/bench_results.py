@@ -430,7 +430,7 @@ PREFETCH = prefetch.PrefetchResult(
             "mooncake_conversation_0-2400s.jsonl.gz",
             4_000,
             [prefetch.Load(rate=1.0, gpu=0.99, drive=None, moments=[moment("none")])],
-            {"on pause": prefetch.NO_SESSIONS},
+            {"on pause": prefetch.NO_PAUSES},
         )
     ],
 )

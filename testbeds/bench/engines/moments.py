@@ -110,7 +110,7 @@ def bench_moments(
     whole = context * -(-stored * BLOCK // bed.context_tokens)
     roomy = replace(bed, arena_bytes=max(2 * whole, small.arena_bytes))
     paused = any(one.next >= 0 for one in turns.turns)
-    why = "its requests name no sessions, so that no pause is known"
+    why = "no request is a later turn of a session, so that no pause is known"
     left_out = {} if paused else dict.fromkeys(PAUSES, why)
     with _started(small, roomy, turns, seed, say) as run:
         found = LivePrefetchResult(

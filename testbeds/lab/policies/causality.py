@@ -3,8 +3,9 @@
 `hidden` returns a view in which everything that is unknown after a layer has been replaced. A
 policy that uses only the past makes the same guesses up to that layer from both views.
 `refuse_future` passes the hidden view to a copy of the policy from before the step; different
-guesses are BadInput. Any step can be checked. A run checks the few that `due` names, because the
-cost of a copy grows with the policy's state.
+guesses are BadInput, which says whether another copy makes others from the same view too. Any step
+can be checked. A run checks the few that `due` names, because the cost of a copy grows with the
+policy's state.
 """
 
 import copy
@@ -59,17 +60,30 @@ def hidden(view: View, layer: int) -> View:
 def refuse_future(
     before: PolicyComponent, view: View, answer: npt.NDArray[np.void], layer: int
 ) -> None:
-    """BadInput if `answer` uses the future. `before`: a copy of the policy made before it."""
+    """BadInput if `answer` uses the future, or is not what the policy would answer again.
+    `before`: a copy of the policy made before it."""
+    twin, where = copied(before), f"step {view.step} of session {view.session}"
     blind = before.step(hidden(view, layer))
-    shown, seen = (np.sort(one[one["after_layer"] <= layer]) for one in (answer, blind))
-    if shown.tobytes() != seen.tobytes():
+    if _up_to(answer, layer) == _up_to(blind, layer):
+        return
+    if _up_to(answer, layer) != _up_to(twin.step(view), layer):
         raise BadInput(
-            f"policy {before.name!r} used the future: its guesses up to layer "
-            f"{layer} change with the layers after it",
-            f"step {view.step} of session {view.session}",
-            "use rows up to after_layer, rows of predicted up to after_layer + 2 (row 0 after the "
-            "last layer but one), and the draft after draft_layers layers",
+            f"policy {before.name!r} is not deterministic: a copy of it guesses otherwise",
+            where,
+            "use no clock and no global random state, and keep its state in the object alone",
         )
+    raise BadInput(
+        f"policy {before.name!r} used the future: its guesses up to layer "
+        f"{layer} change with the layers after it",
+        where,
+        "use rows up to after_layer, rows of predicted up to after_layer + 2 (row 0 after the "
+        "last layer but one), and the draft after draft_layers layers",
+    )
+
+
+def _up_to(answer: npt.NDArray[np.void], layer: int) -> bytes:
+    """The guesses passed after this layer and before, in an order of their own."""
+    return np.sort(answer[answer["after_layer"] <= layer]).tobytes()
 
 
 def copied(policy: PolicyComponent) -> PolicyComponent:

@@ -95,7 +95,8 @@ def _called(
     policy: PolicyComponent, where: str, call: Callable[[], npt.NDArray[np.void]]
 ) -> npt.NDArray[np.void]:
     try:
-        return call()
+        with np.errstate():  # what a policy sets by np.seterr is its own
+            return call()
     except (Exception, SystemExit) as error:
         raise _bad(policy, where, f"raised {raised(error, type(policy))}") from error
 

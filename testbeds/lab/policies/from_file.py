@@ -18,7 +18,7 @@ from typing import Any
 from offstage.bindings.errors import BadInput, nearest
 from offstage.testbeds.lab.policies.checked import placed
 
-__all__ = ["by_file", "class_of", "from_folder", "without_folders"]
+__all__ = ["by_file", "class_of", "from_folder", "is_loaded_anew", "without_folders"]
 
 SUFFIX = ".py"
 
@@ -39,6 +39,12 @@ def without_folders(policy: str) -> str:
         name.replace(name.strip(), Path(name.strip()).name) if by_file(name.strip()) else name
         for name in policy.split("+")
     )
+
+
+def is_loaded_anew(kind: type) -> bool:
+    """Whether the class is of a file named by its path, which is loaded again after an edit."""
+    spec = getattr(sys.modules.get(kind.__module__), "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), _Source)
 
 
 def class_of(name: str) -> Any:

@@ -143,14 +143,26 @@ def guesses(
     probability: npt.ArrayLike = 1.0,
     cause: int,
 ) -> npt.NDArray[np.void]:
-    """An answer from columns `[n]` or scalars; `probability` is 0 to 1. ValueError: it is nan."""
+    """An answer from columns `[n]` or scalars. ValueError: a number that its column cannot hold,
+    which a cast would turn into another one, or a `probability` outside 0 to 1."""
     shares = np.asarray(probability, np.float64)
-    if np.isnan(shares).any():
-        raise ValueError("a probability is nan")
-    ordinals = np.asarray(ordinal, np.uint32)
-    answer = np.zeros(ordinals.size, GUESS)
-    answer["layer"], answer["ordinal"] = layer, ordinals
-    answer["after_layer"], answer["steps"] = after_layer, steps
-    answer["probability"] = np.clip(shares * 65535, 0, 65535)
-    answer["cause"] = cause
+    if shares.size and not (shares.min() >= 0 and shares.max() <= 1):
+        worst = shares.min() if not shares.min() >= 0 else shares.max()
+        raise ValueError(f"a probability is {worst:g}, not 0 to 1")
+    answer = np.zeros(np.size(ordinal), GUESS)
+    answer["probability"] = shares * 65535
+    columns = {"layer": layer, "ordinal": ordinal, "after_layer": after_layer, "steps": steps}
+    for name, values in {**columns, "cause": cause}.items():
+        answer[name] = _whole(name, np.asarray(values))
     return answer
+
+
+def _whole(name: str, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """The values of a column. ValueError if a cast to its type would change one."""
+    most = int(np.iinfo(GUESS[name]).max)
+    if values.size and values.dtype.kind not in "iub":
+        raise ValueError(f"{name} has values of type {values.dtype}, not whole numbers")
+    if values.size and (int(values.min()) < 0 or int(values.max()) > most):
+        wrong = values.min() if int(values.min()) < 0 else values.max()
+        raise ValueError(f"{name} is {wrong}, not 0 to {most:,}")
+    return values

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput, nearest
@@ -137,6 +138,11 @@ def parse(spec: str) -> Combined:
 def find(name: str) -> type[PolicyComponent]:
     """The class of one component: built in, from another package, `FILE.py:Class`, or
     `module:Class`."""
+    with np.errstate():  # a module may call np.seterr, which holds for the whole process
+        return _found(name)
+
+
+def _found(name: str) -> type[PolicyComponent]:
     if by_file(name):
         return _checked_class(class_of(name), f"policy {name!r}")
     if ":" in name:

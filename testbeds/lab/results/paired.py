@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.bindings.units import format_rate
 from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
 from offstage.testbeds.lab.results.ledger_file import (
     FIX,
@@ -70,12 +71,14 @@ class Side:
 
     @property
     def name(self) -> str:
-        """The policy, its eviction if that has another name, its parameters and device."""
+        """The policy, its eviction if that has another name, its parameters, device and cap."""
         own = "".join(f" {key}={value}" for key, value in self.info.parameters.items())
         device = f" on {self.info.device}" if self.info.device else ""
         policy, eviction = self.info.policy, self.info.eviction
         evicts = "" if eviction in (policy, "lru") else f" / {eviction}"
-        return f"{policy}{evicts}{own}{device}"
+        rate = self.info.bandwidth_bytes_per_s
+        cap = f", cap {format_rate(rate)}" if rate else ""
+        return f"{policy}{evicts}{own}{device}{cap}"
 
 
 class Difference(msgspec.Struct, kw_only=True, frozen=True):
@@ -122,10 +125,10 @@ def _described(path: Path) -> list[tuple[int, Described]]:
 def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[tuple[Side, Side]]:
     """The pairs of points to compare.
 
-    Within one run: every point with that of policy `against` at its setting, with the first
-    eviction of the spec if there are several. Between two runs: every point of the second with the
-    point of the first with equal policy, eviction, parameters and cap; or, if `against` is named,
-    with that policy of the first. BadInput if no pair matches.
+    Within one run: every point with that of policy `against` at its setting, under its cap if there
+    is one, with the first eviction of the spec if there are several. Between two runs: every point
+    of the second with the point of the first with equal policy, eviction, parameters and cap; or,
+    if `against` is named, with that policy of the first. BadInput if no pair matches.
     """
     found = []
     for one in second:
@@ -135,8 +138,9 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
             if other.setting == one.setting
             and (other.info.policy == against if against else _same_policy(other, one))
         ]
-        if fitting and fitting[0] != one:
-            found.append((fitting[0], one))
+        alike = [other for other in fitting if _cap(other) == _cap(one)] or fitting
+        if alike and alike[0] != one:
+            found.append((alike[0], one))
     if not found:
         what = (
             f"no point has policy {against!r} at its setting"
@@ -147,6 +151,10 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
         fix = "choose one of" if against else "sweep alike, or give --against and choose one of"
         raise BadInput(what, str(first[0].path if first else "no points"), f"{fix} {there}")
     return found
+
+
+def _cap(side: Side) -> int:
+    return side.info.bandwidth_bytes_per_s
 
 
 def _same_policy(one: Side, other: Side) -> bool:

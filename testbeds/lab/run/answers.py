@@ -5,12 +5,15 @@ resident blocks; on the HBM pool only if it has a budget. So points that otherwi
 their HBM pool or in their other components share one object of a component: the first point at a
 step calls it, the others reuse the answer, and it is dropped when all have read it. Only built-in
 components are shared, because they keep no state across sessions; a component of another package
-serves one point. A component that fails at a step fails there for every point that shares it.
+serves one point, and gets arrays of its own: torch, for one, writes into memory that is read-only
+to numpy, and all points of a pass read the same slabs. A component that fails at a step fails there
+for every point that shares it.
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +40,11 @@ class _Held:
 
 
 class _Shared:
-    """One component and its readers."""
+    """One component and its readers. `apart`: it gets arrays of its own."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, apart: bool) -> None:
         self.opened = opened
+        self.apart = apart
         self.readers: set[int] = set()
         self._held: dict[tuple[int, int], _Held] = {}
 
@@ -53,6 +57,14 @@ class _Shared:
         if isinstance(held.answer, OffstageError):
             raise held.answer
         return held.answer
+
+    def begin(self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None) -> Guesses:
+        """The component's guesses before the first step."""
+        return self.opened.begin(session, blocks, _own(prefill) if self.apart else prefill)
+
+    def step(self, view: View) -> Guesses:
+        """The component's guesses after a step."""
+        return self.opened.step(_apart(view) if self.apart else view)
 
     def leave(self, reader: int) -> None:
         """Remove the reader: it reads no further answers."""
@@ -78,7 +90,10 @@ class Answers:
         for component in combined.asked:
             key = _key(component, setting, reader)
             if key not in self._shared:
-                self._shared[key] = _Shared(Opened((component,), setting))
+                apart = component not in BUILT_IN
+                own = replace(setting, index_source=_own(setting.index_source))
+                opened = Opened((component,), own if apart else setting)
+                self._shared[key] = _Shared(opened, apart)
             parts.append(self._shared[key])
         for part in parts:
             part.readers.add(reader)
@@ -103,7 +118,7 @@ class Asking:
                 one.answer(
                     self._reader,
                     (session, BEGIN),
-                    partial(one.opened.begin, session, blocks, prefill),
+                    partial(one.begin, session, blocks, prefill),
                 )
                 for one in self._parts
             ]
@@ -113,7 +128,7 @@ class Asking:
         """All components' guesses after a step."""
         return joined(
             [
-                one.answer(self._reader, (view.session, view.step), partial(one.opened.step, view))
+                one.answer(self._reader, (view.session, view.step), partial(one.step, view))
                 for one in self._parts
             ]
         )
@@ -127,6 +142,19 @@ def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:
     answer = answer.view()  # another package may modify its array later
     answer.setflags(write=False)
     return answer
+
+
+def _own(values: Any) -> Any:
+    """A read-only copy of an array; anything else as it is."""
+    if not isinstance(values, np.ndarray):
+        return values
+    copy = values.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _apart(view: View) -> View:
+    return replace(view, **{one.name: _own(getattr(view, one.name)) for one in fields(view)})
 
 
 def _key(component: type[PolicyComponent], setting: Setting, reader: int) -> Hashable:

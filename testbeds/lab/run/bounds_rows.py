@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.bindings.units import format_count, format_share
+from offstage.bindings.units import format_count, format_rate, format_share
 from offstage.testbeds.lab.bounds.names import bound_label
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
@@ -83,20 +83,31 @@ def _known(row: BoundRow, pooled: BoundTotals) -> list[BoundRow]:
 
 
 def bounds_table(rows: list[BoundRow]) -> Table:
-    """The rows as a table to print."""
+    """The rows as a table to print; cap and granules only where rows differ in them."""
+    capped = len({row.cap_bytes_per_s for row in rows}) > 1
+    grained = len({row.granules_per_block for row in rows}) > 1
     columns = [
         Column("workload", left=True),
         Column("buffer", "{:g} k".format, left=True),
+        *([Column("cap", _cap, left=True)] if capped else []),
+        *([Column("granules")] if grained else []),
         Column("bound", left=True),
         Column("non-trivial", format_share),
         Column("hit", format_share),
         Column("blocks read", format_count),
     ]
-    return Table.of(columns, map(_cells, rows))
+    return Table.of(columns, (_cells(row, capped, grained) for row in rows))
 
 
-def _cells(row: BoundRow) -> list[object]:
+def _cap(bytes_per_s: int | None) -> str:
+    return "none" if bytes_per_s is None else format_rate(bytes_per_s)
+
+
+def _cells(row: BoundRow, capped: bool, grained: bool) -> list[object]:
+    setting: list[object] = [row.workload, row.buffer_over_k]
+    setting += [row.cap_bytes_per_s] if capped else []
+    setting += [row.granules_per_block] if grained else []
     reads = "" if row.reads is None else row.reads
     hits = ("n/a" if one is None else one for one in (row.nontrivial_hit, row.hit))
     named = row.bound if row.bound == NONE_FITS else bound_label(row.bound)
-    return [row.workload, row.buffer_over_k, named, *hits, reads]
+    return [*setting, named, *hits, reads]

@@ -9,7 +9,6 @@ Each point's result has a separate name on disk.
 
 import functools
 import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.from_file import without_folders
 from offstage.testbeds.lab.policies.policy import CoreSwitches
 from offstage.testbeds.lab.policies.registry import GRANULE, Combined, parse
+from offstage.testbeds.lab.policies.sources import digests
 from offstage.testbeds.lab.results.summary import PointInfo
 from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec, TierSpec
 from offstage.testbeds.lab.spec.tiers import said
@@ -276,14 +277,8 @@ def prefetches(combined: Combined) -> bool:
 
 
 def _foreign(combined: Combined) -> list[str]:
-    """Digests of the files of other packages' components, because these may change."""
-    files = (inspect.getsourcefile(one) for one in combined.components)
-    own = str(Path(__file__).parents[1])
-    return [
-        hashlib.sha256(Path(file).read_bytes()).hexdigest()
-        for file in files
-        if file is not None and not file.startswith(own)
-    ]
+    """Digests of the sources of other packages' components, because these may change."""
+    return [digest for one in combined.components if one not in BUILT_IN for digest in digests(one)]
 
 
 def _label(policy: PolicySpec, eviction: str, combined: Combined) -> str:

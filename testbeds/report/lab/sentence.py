@@ -73,7 +73,9 @@ def _found(summary: LabSummary) -> str:
         _beyond(facet, point, metric),
     ]
     if why := why_vacuous(point):
-        pieces.insert(0, f"This says little about a policy: {_and(why)}")
+        first, *others = pieces
+        said = f"{first[0].lower()}{first[1:]}"
+        pieces = [f"This says little about a policy: {_and(why)}", said, *others]
     return "; ".join(piece for piece in pieces if piece) + "."
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
+from offstage.bindings.units import format_rate
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
 from offstage.testbeds.table import Cell, Swatch
 
@@ -234,7 +235,7 @@ def over_k(value: float) -> str:
 
 def bandwidth(bytes_per_s: int) -> str:
     """A cap in decimal units, as drives are sold."""
-    return f"{bytes_per_s / 1e9:g}\u00a0GB/s" if bytes_per_s else "none"
+    return format_rate(bytes_per_s).replace(" ", "\u00a0") if bytes_per_s else "none"
 
 
 def _setting(info: PointInfo) -> Setting:

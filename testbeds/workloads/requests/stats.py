@@ -334,7 +334,8 @@ def _block_rows(info: BlockInfo) -> list[Row]:
         ("ideal hit rate, token", f"{info.ideal_token_hit_rate:.4f}", "tokens of blocks seen"),
     ]
     for lru, opt in zip(info.lru, info.opt, strict=True):
-        size = f"{lru.capacity_blocks:,} blocks; at best {opt.hit_rate:.4f} (OPT)"
+        blocks = f"{lru.capacity_blocks:,} block{'s' * (lru.capacity_blocks != 1)}"
+        size = f"{blocks}; at best {opt.hit_rate:.4f} (OPT)"
         rows.append((f"LRU hit rate at {lru.fraction:.0%}", f"{lru.hit_rate:.4f}", size))
     return rows
 
@@ -353,7 +354,8 @@ def _session_rows(info: SessionInfo) -> list[Row]:
 def _rate(info: TraceInfo) -> Row:
     if info.requests_per_s is None:
         return "rate", "–", "all arrive at once"
-    return "rate", f"{info.requests_per_s:,.2f} /s", f"{info.requests_per_s_max:,.2f} in a minute"
+    most = f"at most {info.requests_per_s_max:,.2f} /s in a minute"
+    return "rate", f"{info.requests_per_s:,.2f} /s", most
 
 
 def _spread(label: str, unit: str, values: Quantiles | None) -> Row:

@@ -9,7 +9,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies import checked, registry
 from offstage.testbeds.lab.policies.base import BASELINE, Component, best, guess_next_step
-from offstage.testbeds.lab.policies.policy import Setting, View
+from offstage.testbeds.lab.policies.policy import Setting, View, no_guesses
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.run import answers as answers_module
 from offstage.testbeds.lab.run.answers import Answers
@@ -80,6 +80,34 @@ def test_a_component_of_another_package_serves_one_point_alone(
     for number in range(2):
         answers.open(parse("counting"), setting(), number).step(view(0))
     assert component.asked == 2
+
+
+def test_a_component_of_another_package_changes_nothing_of_the_others(
+    component: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Does what it writes reach another point? torch writes into read-only memory; here the array
+    that the view is of is found, as anybody can."""
+
+    def write(self: Any, *shown: Any) -> Any:
+        told = [self.setting.index_source, *shown]
+        told += [shown[0].selected, shown[0].scores] if isinstance(shown[0], View) else []
+        for array in told:
+            while isinstance(array, np.ndarray) and array.base is not None:
+                array = array.base
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = True
+                array[...] = 7
+        return no_guesses()
+
+    monkeypatch.setattr(answers_module, "BUILT_IN", ())
+    monkeypatch.setattr(Counting, "step", write)
+    monkeypatch.setattr(Counting, "begin", write)
+    given, seen, prefill = setting(), view(0), np.zeros((2, LAYERS, BLOCKS), np.uint16)
+    opened = Answers().open(parse("counting"), given, 0)
+    assert len(opened.begin(0, BLOCKS, prefill)) == len(opened.step(seen)) == 0
+    same = [seen.scores, seen.selected, given.index_source, prefill]
+    before = [view(0).scores, view(0).selected, setting().index_source, np.zeros_like(prefill)]
+    assert all(np.array_equal(one, other) for one, other in zip(same, before, strict=True))
 
 
 def test_it_fails_for_each_point_at_the_same_step_and_frees_everything(

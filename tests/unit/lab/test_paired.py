@@ -61,7 +61,7 @@ def test_what_is_no_run_of_the_laboratory_is_named_itself(write: Write, tmp_path
 def test_a_difference_is_that_of_the_sums(write: Write) -> None:
     """It equals a plain sum over all rows of both sides."""
     runs = {policy: invented(policy) for policy in ("none", "ema")}
-    sides = sides_of(write("a", runs))
+    sides = sides_of(write("a", runs, bandwidth_bytes_per_s=0))
     found = {one.figure: one for one in difference(*sides, tuple(FIGURES))}
     rates, reads, waits = [], [], []
     for each in runs.values():
@@ -124,6 +124,34 @@ def test_points_of_two_runs_meet_at_their_setting(write: Write) -> None:
 
 def names(found: list[tuple[Side, Side]]) -> list[tuple[str, ...]]:
     return [tuple(f"{side.run} {side.info.policy}" for side in pair) for pair in found]
+
+
+def test_a_policy_is_compared_under_its_own_cap(write: Write) -> None:
+    """Is a difference that of the policies, and not that of the caps? Each side names its cap."""
+
+    def side(policy: str, cap: int) -> Side:
+        info = LAB.info(policy=policy, eviction="lru", bandwidth_bytes_per_s=cap)
+        return Side("a", Path("a"), 0, info, False)
+
+    none, *others = (
+        side(policy, cap)
+        for policy, cap in (
+            ("none", 0),
+            ("ema", 0),
+            ("ema", 10**6),
+            ("window", 0),
+            ("window", 10**6),
+            ("window", 4 * 10**9),
+        )
+    )
+    named = [(one.name, two.name) for one, two in pairs([none, *others], [none, *others], "ema")]
+    assert named == [
+        ("ema", "none"),
+        ("ema", "window"),
+        ("ema, cap 1 MB/s", "window, cap 1 MB/s"),
+        ("ema", "window, cap 4 GB/s"),
+    ]
+    assert {one.name for one, _ in pairs([none, *others], others, "none")} == {"none"}
 
 
 def test_other_requests_are_refused(write: Write) -> None:

@@ -1,11 +1,16 @@
 """Is a policy found by its file, wherever the spec is, and is every fault of the file one line?"""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.from_file import from_folder, without_folders
+from offstage.testbeds.lab.policies.policy import Setting
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.run.plan import Task, points_of
 from offstage.testbeds.lab.spec.load import load
@@ -70,6 +75,17 @@ def test_the_spec_comes_before_the_working_folder(folder: Path) -> None:
     assert parse(policy.use).core.eviction == "fifo"
 
 
+def test_a_file_that_sets_how_numpy_errs_sets_it_for_itself(folder: Path) -> None:
+    """Does `np.seterr` of a policy make our own arithmetic raise?"""
+    sets = "import numpy as np\nnp.seterr(all='raise')\n"
+    also = CODE.replace("return no_guesses()", "np.seterr(all='raise'); return no_guesses()")
+    (folder / "own/mine.py").write_text(sets + also)
+    before = np.geterr()
+    opened = parse("own/mine.py:Mine").open(Setting(1, 1, 2, 0, 0, 64, np.zeros(1, np.int64)))
+    assert len(opened.begin(0, 1, None)) == 0
+    assert np.geterr() == before
+
+
 def test_a_reference_may_be_a_file(folder: Path) -> None:
     path = spec_of(folder / "own", "none")
     path.write_text(path.read_text() + '[reference]\nuse = "mine.py:Mine"\n')
@@ -91,6 +107,80 @@ def test_an_edited_file_is_loaded_anew_and_its_points_are_others(folder: Path) -
     assert parse("own/mine.py:Mine").components[0].name == "mind"
     after = named("own/mine.py:Mine")
     assert [one == other for one, other in zip(before, after, strict=True)].count(False) == 2
+
+
+DEEPER = {f"deeper_still/{name}.py": "" for name in ("__init__", "inner/__init__", "inner/most")}
+PACKAGE = {
+    "__init__": "",
+    "main": "from . import near\nfrom .deep.far import FAR\n" + CODE,
+    "near": "import apart_from_it",
+    "deep/__init__": "",
+    "deep/far": "def late():\n    import deeper_still.inner.most as most\nFAR = 1",
+    "beside": "nobody imports it",
+}
+
+
+EDITS = {
+    "several/main.py": 2,
+    "several/near.py": 2,
+    "several/deep/__init__.py": 2,
+    "several/deep/far.py": 2,
+    "apart_from_it.py": 2,
+    "deeper_still/inner/most.py": 2,
+    "several/beside.py": 0,
+    "site-packages/somebodys.py": 0,
+}
+"""How many of the points are others after an edit of the file."""
+
+
+def test_an_edit_of_what_a_policy_imports_makes_its_points_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is what an earlier version of a helper gave taken for a result of the new one? Each time is
+    in a process of its own, as a module is imported once. Packages that are installed do not count,
+    and nothing that is not imported."""
+    files = {f"several/{name}.py": text for name, text in PACKAGE.items()}
+    files |= {"apart_from_it.py": "import somebodys", "site-packages/somebodys.py": "", **DEEPER}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(folder), str(folder / "site-packages"))))
+    spec_of(folder, "several.main:Mine")
+    before = named_elsewhere(folder)
+    for edited, others in EDITS.items():
+        (folder / edited).write_text(files[edited] + "\n# edited\n")
+        after = named_elsewhere(folder)
+        (folder / edited).write_text(files[edited])
+        changed = [one != other for one, other in zip(before, after, strict=True)]
+        assert sum(changed) == others, edited
+
+
+def test_an_edit_of_what_was_imported_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is code that ran named after code that did not? A notebook imports a module once."""
+    (folder / "imported_once.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(folder))
+    spec = load(spec_of(folder, "imported_once:Mine"))
+    Task(spec, 1, tuple(points_of(spec, 0, 0))).parts("code")
+    (folder / "imported_once.py").write_text(CODE.replace("a test", "another test"))
+    with pytest.raises(BadInput, match="has changed since it was imported"):
+        Task(spec, 1, tuple(points_of(spec, 0, 0))).parts("code")
+
+
+def named_elsewhere(folder: Path) -> list[str]:
+    """The names of the points of `mine.toml`, in another process."""
+    code = (
+        "from pathlib import Path\n"
+        "from offstage.testbeds.lab.run.plan import Task, points_of\n"
+        "from offstage.testbeds.lab.spec.load import load\n"
+        "spec = load(Path('mine.toml'))\n"
+        "print(*Task(spec, 1, tuple(points_of(spec, 0, 0))).parts('code'))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return ran.stdout.split()
 
 
 @pytest.mark.parametrize(

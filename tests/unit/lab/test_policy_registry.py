@@ -217,11 +217,30 @@ def test_a_wrong_answer_is_one_line(answer: Any, said: str) -> None:
     assert "\n" not in line and caught.value.fix
 
 
-def test_a_probability_of_nan_is_none() -> None:
-    """It would be cast to any number."""
-    with pytest.raises(ValueError, match="nan"):
-        one(probability=float("nan"))
-    assert one(probability=2.0)["probability"] == 65535 and one(probability=0)["probability"] == 0
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("ordinal", np.array([2**32 + 1]), "ordinal is 4294967297, not 0 to 4,294,967,295"),
+        ("ordinal", np.array([-1]), "ordinal is -1, not 0"),
+        ("ordinal", [2**70], "type object, not whole numbers"),
+        ("ordinal", np.array([1.5]), "type float64, not whole numbers"),
+        ("ordinal", [np.nan], "type float64"),
+        ("layer", [65537], "layer is 65537, not 0 to 65,535"),
+        ("after_layer", np.array([65536]), "after_layer is 65536"),
+        ("steps", np.array([-1]), "steps is -1"),
+        ("cause", np.array([256 + PATTERN]), "cause is"),
+        ("probability", np.nan, "a probability is nan, not 0 to 1"),
+        ("probability", [0.5, 7.0], "a probability is 7, not 0 to 1"),
+        ("probability", -0.25, "a probability is -0.25"),
+        ("probability", np.inf, "a probability is inf"),
+    ],
+)
+def test_a_number_that_a_guess_cannot_hold_is_refused(column: str, value: Any, said: str) -> None:
+    """Does a cast make another guess of it without a word? Ordinal 2^32 + 1 would be block 1."""
+    right: dict[str, Any] = {"layer": [1], "ordinal": [1], "after_layer": 0, "cause": PATTERN}
+    assert len(guesses(**right)) == 1 and len(guesses(**right | {"layer": [], "ordinal": []})) == 0
+    with pytest.raises(ValueError, match=re.escape(said)):
+        guesses(**right | {column: value})
 
 
 def test_a_wrong_beginning_is_one_line() -> None:

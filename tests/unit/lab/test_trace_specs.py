@@ -180,6 +180,7 @@ def test_another_trace_takes_the_place_of_the_specs(
         ("--set tier.device=nosuch", "--device nosuch: no preset"),
         ("--device nosuch", "--device nosuch: no preset"),
         ("--trace no/such", "--trace no/such: "),
+        ("--seed 1 --set seeds=[2]", "command line: seeds is set twice; leave out --seed, or"),
     ],
 )
 def test_an_option_that_spoils_a_spec_is_named_in_its_place(

@@ -17,6 +17,7 @@ from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.testbeds.lab.bounds.collect import BOUNDS, BoundPoint, Collector, bounds_at
 from offstage.testbeds.lab.bounds.predictors import LastStep, TwoAverages
+from offstage.testbeds.lab.run.bounds_rows import BoundRow, bounds_table
 from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
@@ -358,3 +359,28 @@ def test_what_breaks_the_contract_is_refused() -> None:
         bounds_at(whole, [BoundPoint(4, 2, 0, BLOCK_BYTES, 1)])
     with pytest.raises(BadInput, match="buffers"):
         LastStep(workload, ())
+
+
+def test_bounds_that_differ_in_cap_or_granules_look_different() -> None:
+    """Does the table tell two rows apart? A column stands there only where it does."""
+
+    def titles(*settings: tuple[int | None, int]) -> list[str]:
+        rows = [
+            BoundRow(
+                workload="generated",
+                buffer_over_k=2.0,
+                granules_per_block=granules,
+                cap_bytes_per_s=cap,
+                bound="clairvoyant",
+            )
+            for cap, granules in settings
+        ]
+        table = bounds_table(rows)
+        cells = [tuple(one.text for one in table.cells(row)) for row in table.parts[0].rows]
+        assert len(set(cells)) == len(settings) and all(len(one) == len(cells[0]) for one in cells)
+        return [one.title for one in table.columns]
+
+    always = ["workload", "buffer", "bound", "non-trivial", "hit", "blocks read"]
+    assert titles((None, 1)) == always
+    assert titles((None, 1), (10**6, 1)) == [*always[:2], "cap", *always[2:]]
+    assert titles((None, 1), (None, 4)) == [*always[:2], "granules", *always[2:]]

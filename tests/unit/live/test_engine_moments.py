@@ -62,7 +62,7 @@ LIVE_PREFETCH = LivePrefetchResult(
             ],
         )
     ],
-    left_out={"on pause": "its requests name no sessions, so that no pause is known"},
+    left_out={"on pause": "no request is a later turn of a session, so that no pause is known"},
     load_before=0.6,
 )
 

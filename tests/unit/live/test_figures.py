@@ -91,6 +91,17 @@ def test_rates_of_a_made_ledger() -> None:
     assert run.demands_by_step == [30, 70] and set(run.fates) == {"window"}
 
 
+@pytest.mark.parametrize(("issued", "unused"), [(120, 80), (80, 40), (70, 40)])
+def test_what_is_staged_at_the_end_of_a_run_was_no_use(issued: int, unused: int) -> None:
+    """Does every block that was read ahead have a fate? The daemon keeps it staged after the run;
+    of blocks staged before the run there may be more fates than reads."""
+    reads = [0] * len(CAUSES)
+    reads[CAUSES.index("window")] = issued
+    run = result_of(ledger_of(issued=reads), record_of())
+    assert run.fates["window"]["unused"] == unused
+    assert run.accuracy == 30 / max(issued, 80)
+
+
 @given(st.lists(st.integers(0, 50), min_size=len(ENDS), max_size=len(ENDS)))
 def test_identities_hold_for_any_counts(counts: list[int]) -> None:
     """Each demand has one end, so the rates add up to 1; without demands there is no rate."""

@@ -165,7 +165,7 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
     drawn = replace(point.info, workload="generated, k=8")
     few = msgspec.structs.replace(point, requests=2, info=drawn)
     sentence = plain(lab_sentence(lab.summary(points=[few])))
-    assert sentence.startswith("This says little about a policy: 2 requests only; ")
+    assert sentence.startswith("This says little about a policy: 2 requests only; with")
     assert view_of([few]).facets[0].title == "generated sessions, k=8", "a kind is no name"
 
 

@@ -19,6 +19,7 @@ from offstage.testbeds.lab.results.summary import LabSummary
 from offstage.testbeds.report import write_summary
 from offstage.testbeds.report.page.files import write_lab_summary
 
+CAPPED = "invented, 2 k, cap 2 GB/s"
 Told = tuple[list[dict[str, Any]], list[str]]
 
 
@@ -58,6 +59,7 @@ def test_every_arm_and_every_point_is_a_row(
     assert {row["run"] for row in demo} == {"demo"} and {row["run"] for row in lab} == {"lab/first"}
     assert [row["nontrivial_hit"] for row in demo] == [one.nontrivial_hit for one in runs]
     assert [row["arm"] for row in lab] == [one.info.policy for one in whole.points]
+    assert CAPPED in {row["setting"] for row in lab}, "points of two caps would look alike"
     for row, point in zip(lab, whole.points, strict=True):
         assert row["hit"] == (None if point.hit is None else point.hit.value)
     assert rows[0]["date"] == "1970-01-01 00:00"
@@ -73,6 +75,8 @@ def test_every_arm_and_every_point_is_a_row(
         (["hit <= 0.9", "kind=run"], lambda row: row["hit"] <= 0.9 and row["kind"] == "run"),
         (["buffer_over_k=2"], lambda row: row["buffer_over_k"] == 2),
         (["granule=no"], lambda row: row["granule"] is False),
+        (["granule=False"], lambda row: row["granule"] is False),
+        ([f"setting={CAPPED}"], lambda row: row["setting"] == CAPPED),
         (["hit>2"], lambda row: False),
     ],
 )
@@ -156,6 +160,10 @@ def test_a_bad_file_is_a_line_and_no_end(folder: Path, capsys: pytest.CaptureFix
         (["demo", "--where", "hit"], "not a condition; write KEY=VALUE"),
         (["demo", "--where", "hit>much"], "'much' is not a number"),
         (["demo", "--where", "hit>nan"], "'nan' is not a number"),
+        (["lab", "--where", "granule=perhaps"], "'perhaps' is neither yes nor no; give one"),
+        (["lab", "--where", "policy=none"], "'none' is not a number; did you mean arm=none?"),
+        (["demo", "--where", "hit=high"], "'high' is not a number; give a number"),
+        (["demo", "--where", "date>2026"], "date is no number; use = or !="),
         (["demo", "--sort", "best"], "unknown figure 'best'"),
         (["demo", "--columns", "run,best"], "unknown figure 'best'"),
         (["demo", "--where", "hit>2", "--sort", "best"], "unknown figure 'best'"),

@@ -104,10 +104,19 @@ ask(struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
 	return told;
 }
 
+/* A delete is asked again until the drive has ended its part. */
 static struct ofs_value_told
 ask_key(struct world_host *host, uint32_t verb, uint32_t number)
 {
-	return ask(host, verb, &(struct ofs_value_ask){.key = key_of(number)});
+	struct ofs_value_ask asked = {.key = key_of(number)};
+	struct ofs_value_told told = ask(host, verb, &asked);
+
+	while (verb == OFS_VALUE_DELETE && told.rc == -EAGAIN) {
+		asked.length = told.length;
+		assert(asked.length > 0);
+		told = ask(host, verb, &asked);
+	}
+	return told;
 }
 
 static int

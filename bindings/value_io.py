@@ -47,7 +47,7 @@ def memory_of(buffer: Any, *, into: bool = False) -> U8:
 
 
 def nanoseconds(seconds: float) -> int:
-    """What the driver is told of a time; no bound is as good as the longest, and NaN none."""
+    """A time as the driver takes it: infinity is the longest, NaN and what is negative are 0."""
     return int(min(seconds * 1e9, NS_MAX)) if seconds > 0 else 0
 
 

@@ -288,7 +288,7 @@ committed(struct ofs_value_io *io, struct ofs_value_task *task, int rc)
 	ofs_task_finish(io, task, rc == -EAGAIN ? -ETIMEDOUT : rc);
 }
 
-/* Whether the drive has not ended its part of a delete in a long time; an archive may take longer. */
+/* Whether the drive has long not ended its part of a delete; an archive may take longer. */
 static bool
 is_refused(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {

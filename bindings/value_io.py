@@ -18,7 +18,7 @@ from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import ENDS, numbered
 from offstage.bindings.lost import gone
 
-__all__ = ["VERBS", "DriverValues", "ValueIO", "ValueTask"]
+__all__ = ["VERBS", "DriverValues", "ValueIO", "ValueTask", "memory_of", "nanoseconds"]
 
 VERBS = {name: number for number, name in numbered("enum ofs_value_verb", "OFS_VALUE_").items()}
 ENDED_BATCH = 64
@@ -27,7 +27,28 @@ TASK = ffi.typeof("struct ofs_value_task *")
 _KEEP, _OVER, _WHOLE = lib.OFS_TASK_KEEP, lib.OFS_TASK_OVER, lib.OFS_TASK_WHOLE
 _PARTS, _HOLD, _ONCE = lib.OFS_TASK_PARTS, lib.OFS_TASK_HOLD, lib.OFS_TASK_ONCE
 _DURABLE, _FIRST = lib.OFS_TASK_DURABLE, lib.OFS_TASK_FIRST
+NS_MAX = 10**18  # thirty years, far from where 64 bits end
 U8 = NDArray[np.uint8]
+
+
+def memory_of(buffer: Any, *, into: bool = False) -> U8:
+    """Contiguous memory as bytes, uncopied. BadInput: it is something else, or (`into`) cannot be
+    written."""
+    try:
+        if isinstance(buffer, np.ndarray) and not buffer.flags.c_contiguous:
+            raise ValueError("its elements do not follow each other")
+        whole = isinstance(buffer, np.ndarray)
+        data = buffer.reshape(-1).view(np.uint8) if whole else np.frombuffer(buffer, np.uint8)
+    except (BufferError, TypeError, ValueError) as error:
+        raise BadInput(f"no contiguous bytes: {error}", "values", "copy it first") from None
+    if into and not data.flags.writeable:
+        raise BadInput("memory that cannot be written", "values", "read into memory of your own")
+    return data
+
+
+def nanoseconds(seconds: float) -> int:
+    """A time as the driver takes it: infinity is the longest, NaN and what is negative are 0."""
+    return int(min(seconds * 1e9, NS_MAX)) if seconds > 0 else 0
 
 
 class ValueTask:
@@ -100,14 +121,14 @@ class ValueTask:
             start,
             max(length, 0),
             filled,
-            int(timeout_s * 1e9),
+            nanoseconds(timeout_s),
         )
         if name:
             c.name_bytes = len(name)
             ffi.memmove(ffi.addressof(c, "name"), name, len(name))
         if hold_s:
-            c.hold_ns, c.due_ns = int(hold_s * 1e9), int(due_s * 1e9)
-            c.probability = int(65535 * chance)
+            c.hold_ns, c.due_ns = nanoseconds(hold_s), nanoseconds(due_s)
+            c.probability = int(65535 * min(chance, 1.0)) if chance > 0 else 0
 
     @property
     def rc(self) -> int:
@@ -199,7 +220,7 @@ class DriverValues(ValueIO):
         `timeout_s`: without an answer for so long the daemon is lost. BadInput: its port takes no
         values."""
         out: Any = ffi.new("struct ofs_value_io **")
-        rc = lib.ofs_value_io_open(out, driver, sessions_max, int(timeout_s * 1e9))
+        rc = lib.ofs_value_io_open(out, driver, sessions_max, nanoseconds(timeout_s))
         check_rc(rc, "opening the values of a port", "fabric", "set limits.values at the daemon")
         self._io = out[0]
         self._tasks: dict[int, ValueTask] = {}
@@ -234,7 +255,7 @@ class DriverValues(ValueIO):
     def _moved(self, move: Any, timeout_s: float) -> list[ValueTask]:
         if self._io is None:
             return self._lost()
-        count = move(self._io, int(timeout_s * 1e9), self._ended_c, ENDED_BATCH)
+        count = move(self._io, nanoseconds(timeout_s), self._ended_c, ENDED_BATCH)
         if count < 0:
             gone(count, "moving values")
         return list(map(self._tasks.pop, self._ended[:count].tolist()))

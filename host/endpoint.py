@@ -13,7 +13,6 @@ line and the environment override the entry.
 """
 
 import contextlib
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,12 +27,13 @@ from offstage.dpu.protocol import OPERATOR
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.host.link.control import DEFAULT_ENDPOINT, Control
 
-__all__ = ["DEFAULT_ENDPOINT", "Endpoint"]
+__all__ = ["DEFAULT_ENDPOINT", "Endpoint", "seconds_of", "text_of"]
 
 PATHS = ("curve_dir", "runtime_dir", "secret", "operator_secret")
 ENTRY = ("endpoint", "tenant", *PATHS)
 """Keys of an entry of the user's daemons file."""
 SECONDS = ("timeout_s", "patience_s")
+SECONDS_MAX = 86_400
 ENGINE = ("endpoint", "tenant", "fabric", "rdma", "name", *PATHS[:3], *SECONDS)
 """Settings of an engine's connector."""
 
@@ -177,17 +177,32 @@ def _read(
         settings.check_known(key, keys, where, "setting")
         given: Any = value
         if key in SECONDS:
-            if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise BadInput(f"{key} is {value!r}", where, "write seconds above 0")
-            given = float(value)
-        elif not isinstance(value, str) or not value.isprintable():
-            raise BadInput(f"{key} is {value!r}", where, "write it as text in quotes")
-        elif key in PATHS:
-            given = folder / Path(value).expanduser() if value else None
-        elif key == "rdma":
+            given = seconds_of(table, key, where)
+        elif text_of(table, key, where) and key in PATHS:
+            given = folder / Path(value).expanduser()
+        elif key in (*PATHS, "rdma"):
             given = parse_rdma(value) if value else None
         if key == "operator_secret":
             operators = given
         elif given != "" or key != "tenant":
             found = replace(found, **{"address" if key == "endpoint" else key: given})
     return found, operators
+
+
+def text_of(table: Mapping[str, Any], key: str, where: str) -> str:
+    """A setting that is text; "" where it is not set. BadInput: it is something else. A `null` made
+    text would be a name that engines of different weights share."""
+    value = table.get(key, "")
+    if not isinstance(value, str) or not value.isprintable():
+        raise BadInput(f"{key} is {value!r}", where, "write it as text in quotes")
+    return value
+
+
+def seconds_of(table: Mapping[str, Any], key: str, where: str) -> float:
+    """A setting in seconds. BadInput: no number above 0, or more than a day."""
+    value = table[key]
+    if type(value) not in (int, float) or not 0 < value <= SECONDS_MAX:
+        raise BadInput(
+            f"{key} is {value!r}", where, f"write seconds above 0, at most {SECONDS_MAX:,}"
+        )
+    return float(value)

@@ -22,7 +22,7 @@ from offstage.bindings.fabric import Fabric
 from offstage.bindings.keys import value_key
 from offstage.bindings.layouts import VALUE_ASK
 from offstage.bindings.lost import gone
-from offstage.bindings.value_io import ValueTask
+from offstage.bindings.value_io import ValueTask, memory_of
 
 __all__ = ["Values"]
 
@@ -54,7 +54,9 @@ class Values:
         """Make these contiguous bytes the key's value. `keep`: only if it has none, `over`: only
         if it has one; False: so nothing was stored. Over `verbs` bytes that are registered with the
         fabric are written from where they are."""
-        data = np.frombuffer(value, np.uint8)
+        data = memory_of(value)
+        if data.size == 0:
+            raise BadInput("the value is empty", "values", "leave it out")
         flags = {"keep": keep, "over": over, "durable": self._durable}
         (task,) = self._done([ValueTask("store", self.name(key), data, name=key, **flags)])
         if _unwanted(task.rc, keep, over):
@@ -83,6 +85,7 @@ class Values:
         """Read the key's value into this contiguous memory, as much of it as there is room for. The
         value's length in bytes; None: it has none. Over `verbs` and `nixl` memory that is
         registered with the fabric is read into directly; other memory costs a copy."""
+        memory = memory_of(memory, into=True)
         (task,) = self._done([ValueTask("retrieve", self.name(key), memory, whole=False)])
         if task.rc == -errno.ENOENT:
             return None
@@ -179,8 +182,6 @@ def _refuse(rc: int, what: str) -> None:
         raise BadInput(
             f"{what} is longer than a session", "values", "raise limits.context_tokens, or cut it"
         )
-    if code == errno.EINVAL:
-        raise BadInput(f"{what} is empty", "values", "leave it out")
     if code in (errno.ENOSPC, errno.EDQUOT):
         raise StoreFull(
             f"no room for {what}", "values", "raise limits.values, limits.sessions or storage.size"

@@ -32,12 +32,14 @@ class Link:
         self,
         connect: Callable[[float], tuple[Control, Fabric]],
         timeout_s: float,
+        tell: Callable[[], None],
         *,
         late: bool = False,
     ) -> None:
-        """`late`: where no daemon answers yet the link begins as lost. BadInput, RunFailed: it
-        refuses, or there is none."""
-        self._connect, self._timeout_s = connect, timeout_s
+        """`tell` is called from another thread when there is a new connection. `late`: where no
+        daemon answers yet the link begins as lost. BadInput, RunFailed: it refuses, or there is
+        none."""
+        self._connect, self._timeout_s, self._tell = connect, timeout_s, tell
         self.lost, self.why = False, ""
         self.pins, self.sessions_max = False, 1
         self._found: tuple[Control, Fabric] | None = None
@@ -107,4 +109,5 @@ class Link:
                 self._found = self._connect(AGAIN_S)
             except OffstageError:
                 continue
+            self._tell()
             return

@@ -26,7 +26,7 @@ from typing import Any
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.tried import say_untried
-from offstage.host.endpoint import Endpoint
+from offstage.host.endpoint import Endpoint, text_of
 from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
@@ -38,6 +38,7 @@ UNTOLD_LEASE_S = 10.0  # the same where LMCache does not unlock
 TOLD_MAX = 64  # models of which the log says that they are not kept
 
 
+GIB_MAX = 1 << 30  # of a second level
 OWN = ("model", "layout", "weights_id")
 log = logging.getLogger("offstage.connectors")
 
@@ -47,14 +48,14 @@ class Client(ObjectClient):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """See `client_of`."""
-        own = {name: str(settings[name]) for name in OWN if name in settings}
+        own = {name: text_of(settings, name, "adapter_params") for name in OWN}
         endpoint = Endpoint.of_engine(
             {name: one for name, one in settings.items() if name not in OWN}
         )
         say_untried("LMCache")
-        self._of, named = own.get("model", ""), own.get("weights_id", "")
+        self._of, named = own["model"], own["weights_id"]
         self._weights: Weights | None = None
-        if not own.get("layout"):
+        if not own["layout"]:
             raise BadInput(
                 "the configuration does not identify what computes the KV",
                 "layout",
@@ -182,7 +183,7 @@ class L2:
     def __init__(self, params: dict[str, Any], **unused: Any) -> None:
         """Log in; `max_capacity_gb` switches LMCache's own eviction on."""
         settings = dict(params)
-        super().__init__(int(settings.pop("max_capacity_gb", 0) * 2**30))  # type: ignore[call-arg]
+        super().__init__(_bytes_of(settings.pop("max_capacity_gb", 0)))  # type: ignore[call-arg]
         self._client = client_of(settings)
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3)]
         self._lock = threading.Lock()
@@ -219,9 +220,11 @@ class L2:
             with self._lock:
                 grown = [0 if key in self._sizes else size for key, size in stored]
                 self._sizes.update(stored)
-            self._tell("_notify_keys_stored", [key for key, _ in stored], grown)
             done = len(stored) == len(keys)
-            self._end("_stored", task, self.store_result(done, sum(grown) if done else 0), 0)
+            try:
+                self._tell("_notify_keys_stored", [key for key, _ in stored], grown)
+            finally:
+                self._end("_stored", task, self.store_result(done, sum(grown) if done else 0), 0)
 
         self._client.put([key_of(key) for key in keys], views, tell=ended)
         return task
@@ -259,8 +262,10 @@ class L2:
 
         def ended(completion: Completion, _: list[Any] = objects) -> None:
             read = [key for key, done in zip(keys, completion.done, strict=True) if done]
-            self._tell("_notify_keys_accessed", read)
-            self._end("_loaded", task, self._bits(completion.done), 2)
+            try:
+                self._tell("_notify_keys_accessed", read)
+            finally:
+                self._end("_loaded", task, self._bits(completion.done), 2)
 
         self._client.get(self._names(keys), [one.byte_array for one in objects], tell=ended)
         return task
@@ -309,7 +314,17 @@ class L2:
     def _end(self, results: str, task: int, result: Any, kind: int) -> None:
         with self._lock:
             getattr(self, results)[task] = result
-        self._client.signal(self._fds[kind])
+        if self._fds:
+            self._client.signal(self._fds[kind])
+
+
+def _bytes_of(gigabytes: Any) -> int:
+    """Of `max_capacity_gb`. BadInput: no number from 0 on."""
+    if type(gigabytes) not in (int, float) or not 0 <= gigabytes <= GIB_MAX:
+        raise BadInput(
+            f"max_capacity_gb is {gigabytes!r}", "adapter_params", f"write 0 to {GIB_MAX:,}"
+        )
+    return int(gigabytes * 2**30)
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ An object is a value under 16 bytes, and an operation on it is a task of the fab
 """
 
 import errno
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.layouts import HIT_ENDS
-from offstage.bindings.value_io import ValueTask
+from offstage.bindings.value_io import ValueTask, nanoseconds
 
-__all__ = ["U8", "Batch", "Completion", "Kind", "Landed", "Move", "State", "outcome", "tier_of"]
+__all__ = [
+    "U8",
+    "Batch",
+    "Completion",
+    "Kind",
+    "Landed",
+    "Move",
+    "State",
+    "guarded",
+    "outcome",
+    "tier_of",
+]
 
 U8 = NDArray[np.uint8]
 Landed = Callable[[int, frozenset[int]], None]
+log = logging.getLogger("offstage.connectors")
 SOON_S = 1e-6  # time left of a deadline that has passed
 
 
@@ -149,7 +162,7 @@ class Move(ValueTask):
         self.c.filled, self.c.committed = self.filled, self.committed
         if self.within_s > 0:
             left_s = self.begun_s + self.within_s - time.monotonic()
-            self.c.timeout_ns = int(max(left_s, SOON_S) * 1e9)
+            self.c.timeout_ns = nanoseconds(max(left_s, SOON_S))
 
     def unheld(self) -> "Move":
         """The same lookup without its lease."""
@@ -167,7 +180,16 @@ class Move(ValueTask):
             part, self.told = self.told, self.told + 1
             batch.parts[part] -= 1
             if batch.parts[part] == 0 and batch.landed is not None:
-                batch.landed(part, frozenset(batch.lost))
+                guarded(batch.landed, part, frozenset(batch.lost))
+
+
+def guarded(call: Callable[..., None], *arguments: Any) -> None:
+    """Tell an engine. If that fails it is the engine's fault, and no reason to lose the daemon or
+    not to tell of the rest."""
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("an engine did not take what it was told")
 
 
 VERBS = {Kind.PUT: "store", Kind.GET: "retrieve", Kind.DELETE: "delete"}

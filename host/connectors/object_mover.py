@@ -9,11 +9,12 @@ the daemon is frozen: nothing is written into an engine's memory after that. Not
 into an engine.
 """
 
+import contextlib
 import errno
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from offstage.bindings.errors import OffstageError
@@ -56,7 +57,7 @@ class Mover:
         self._signals: set[int] = set()
         self._stop = False
         self._memory = Memory(self._wake, self._stir)
-        self._link = Link(self.connect, self.timeout_s, late=self.late)
+        self._link = Link(self.connect, self.timeout_s, self._found, late=self.late)
         if self._link.lost:
             self.say(AWAY.format(self._link.why))
         self._live: set[Move] = set()
@@ -68,35 +69,39 @@ class Mover:
     # ---- any thread ----
 
     def submit(self, moves: list[Move]) -> None:
-        """Submit moves."""
-        with self._wake:
-            if self._link.lost or self._link.pins or self._released or self._stop:
+        """Submit moves. After `close`, or in a child of the process that logged in, they end as
+        AWAY at once."""
+        with self._open() as is_open:
+            if is_open and (self._link.lost or self._link.pins or self._released):
                 self._asked.extend(moves)  # behind what the mover's thread has to do first
                 self._stir()
-            else:
+            elif is_open:
                 self._submit(moves)
+        for move in moves if not is_open else ():
+            self._end(move, State.AWAY, "closed, or made before this process was forked")
 
     def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:
         """The first `size` bytes of these puts' buffers may be sent; `commit`: all, and stored."""
-        with self._wake:
-            for move in moves:
+        with self._open() as is_open:
+            for move in moves if is_open else ():
                 move.fill(size, commit=commit)
-            self._filled.extend(moves)
-            self._stir()
+                self._filled.append(move)
+                self._stir()
 
     def drop(self, moves: list[Move]) -> None:
         """End puts that were not committed as ABSENT."""
-        with self._wake:
-            for move in moves:
+        with self._open() as is_open:
+            for move in moves if is_open else ():
                 move.dropped = not move.committed
-            self._filled.extend(moves)
-            self._stir()
+                self._filled.append(move)
+                self._stir()
 
     def unlease(self, names: list[bytes]) -> None:
         """Release leases before they expire."""
-        with self._wake:
-            self._released.extend(names)
-            self._stir()
+        with self._open() as is_open:
+            if is_open:
+                self._released.extend(names)
+                self._stir()
 
     def signal(self, fd: int) -> None:
         """Make an eventfd readable: at the end of the turn, once for all that ended in it. A write
@@ -109,16 +114,27 @@ class Mover:
     def register(self, array: U8, keep: bool = True) -> None:
         """Register memory before it is read into, or (not `keep`) unregister it before it is freed.
         Raises the fabric's error."""
-        if not self._stop:
+        if self._thread.is_alive() and not self._stop:
             self._memory.ask(array, keep).result()
 
     def close(self) -> None:
         """End after all submitted moves, except puts not committed. Closing twice does nothing."""
-        with self._wake:
-            self._stop = True
-            self._stir()
+        with self._open() as is_open:
+            if is_open:
+                self._stop = True
+                self._stir()
         self._thread.join()
         self._memory.answer(None)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[bool]:
+        """With the lock held, whether something may be asked of the mover's thread. A child of the
+        process that logged in has no such thread, and was perhaps forked with the lock held."""
+        if not self._thread.is_alive():
+            yield False
+            return
+        with self._wake:
+            yield not self._stop
 
     def _stir(self) -> None:
         """The lock is held: the mover's thread is to look at what is asked of it."""
@@ -134,8 +150,14 @@ class Mover:
 
     @property
     def away(self) -> bool:
-        """Whether the daemon is lost now."""
-        return self._link.lost
+        """Whether the daemon is lost now, or the mover is closed."""
+        return self._link.lost or self._stop
+
+    def _found(self) -> None:
+        """The thread of the link: a daemon has answered. It is taken though nobody asks for it, so
+        that `away` says so."""
+        with self._wake:
+            self._wake.notify()
 
     # ---- the mover's thread ----
 

@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.value_io import memory_of
 from offstage.host.connectors.late import counters
-from offstage.host.connectors.moves import Batch, Completion, Kind, Landed, Move, State
+from offstage.host.connectors.moves import Batch, Completion, Kind, Landed, Move, State, guarded
 from offstage.host.connectors.object_mover import Mover
 from offstage.host.endpoint import Endpoint
 
@@ -107,7 +108,7 @@ class ObjectClient:
     def put(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
         """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. Each replaces, in one
         step, what its key had. DONE: acknowledged as the daemon's write mode says."""
-        return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
+        return self._begin(Kind.PUT, keys, [memory_of(one) for one in buffers], **more)
 
     def get(
         self,
@@ -127,7 +128,7 @@ class ObjectClient:
         return self._begin(
             Kind.GET,
             keys,
-            [_as_bytes(one) for one in buffers],
+            [memory_of(one, into=True) for one in buffers],
             cuts=tuple(cuts),
             landed=landed,
             **more,
@@ -137,7 +138,7 @@ class ObjectClient:
         """A put of buffers that are filled incrementally, by calls of `Stream`. The filled part is
         sent while the rest is computed; the objects are absent until the commit."""
         _, moves = self._moves(
-            Kind.PUT, keys, [_as_bytes(one) for one in buffers], filled=0, **more
+            Kind.PUT, keys, [memory_of(one) for one in buffers], filled=0, **more
         )
         self._mover.submit(moves)
         return Stream(self._mover, moves)
@@ -187,7 +188,8 @@ class ObjectClient:
             ended = list(self._completed)
             self._completed.clear()
             try:
-                os.eventfd_read(self.fd)
+                if self.fd >= 0:
+                    os.eventfd_read(self.fd)
             except BlockingIOError:
                 pass
         return ended
@@ -207,7 +209,8 @@ class ObjectClient:
 
     def signal(self, fd: int) -> None:
         """Make an eventfd readable: in `tell`, once for all that ends at the same time."""
-        self._mover.signal(fd)
+        if fd >= 0:
+            self._mover.signal(fd)
 
     # ---- memory ----
 
@@ -215,11 +218,11 @@ class ObjectClient:
         """Objects will be read into parts of this contiguous memory until it is unregistered: over
         verbs the adapter then writes them there itself. Other targets do too, and are registered
         for each read. BadInput, RunFailed: no more can be, or locked memory is at its limit."""
-        self._mover.register(_as_bytes(buffer))
+        self._mover.register(memory_of(buffer, into=True))
 
     def unregister(self, buffer: Any) -> None:
         """Unregister memory before it is freed; no read into it may be in flight."""
-        self._mover.register(_as_bytes(buffer), keep=False)
+        self._mover.register(memory_of(buffer), keep=False)
 
     # ---- the client ----
 
@@ -240,16 +243,16 @@ class ObjectClient:
 
     @property
     def away(self) -> bool:
-        """Whether the daemon is lost now."""
+        """Whether the daemon is lost now, or the client is closed."""
         return self._mover.away
 
     def close(self) -> None:
         """End what was begun, but for streams that are not committed, and leave. Closing twice does
-        nothing."""
+        nothing; what is asked for later ends as AWAY, as it does in a process that was forked."""
         if self.fd >= 0:
             self._mover.close()
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            os.close(fd)
 
     def __enter__(self) -> "ObjectClient":
         return self
@@ -283,7 +286,7 @@ class ObjectClient:
             raise BadInput("an object is empty", "objects", "leave it out")
         if kind in (Kind.GET, Kind.LOOK):
             bound_s = self.endpoint.patience_s if within_s is None else within_s
-            more["within_s"] = max(bound_s, WITHIN_MIN_S)
+            more["within_s"] = max(WITHIN_MIN_S, bound_s)  # also where it is NaN
         batch = Batch(next(self._tickets), keys, tell, len(more.get("cuts", ())), landed)
         if buffers is not None:
             moves = [
@@ -312,7 +315,7 @@ class ObjectClient:
 
     def _finish(self, batch: Batch) -> None:
         if batch.tell is not None:
-            batch.tell(batch)
+            guarded(batch.tell, batch)
             return
         with self._lock:
             self._completed.append(batch)
@@ -356,10 +359,3 @@ class ObjectClient:
 def _named(space: bytes) -> "hashlib.blake2b":
     """The hash of a key of this space, before its first byte."""
     return hashlib.blake2b(digest_size=16, key=space)
-
-
-def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
-    """Contiguous memory as bytes, uncopied."""
-    if isinstance(buffer, np.ndarray):
-        return buffer.reshape(-1).view(np.uint8)
-    return np.frombuffer(buffer, np.uint8)

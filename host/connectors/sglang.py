@@ -24,11 +24,12 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.connectors.sglang_pools import ALL_PAGES, Pool, bytes_of, covered, lengths
 from offstage.host.connectors.tried import say_untried
-from offstage.host.endpoint import Endpoint
+from offstage.host.endpoint import Endpoint, text_of
 from offstage.host.model.identity import digest_of, files_of, identity_of, process_began_ns
 
 __all__ = ["Storage"]
 
+WHERE = "OffstageStorage"
 LEASE_S = 10.0  # of pages that were found, until they are read
 OWN = ("backend_name", "module_path", "class_name", "interface_v1", "model", "weights_id")
 COMPUTED = (
@@ -82,11 +83,11 @@ class Storage:
         self._endpoint = Endpoint.of_engine(
             {name: one for name, one in extra.items() if name not in OWN}
         )
-        self._server, self._weights_id = _server_args(), str(extra.get("weights_id", ""))
+        self._server, self._weights_id = _server_args(), text_of(extra, "weights_id", WHERE)
         self._files = str(getattr(self._server, "model_path", storage_config.model_name) or "")
-        self._model = str(extra.get("model") or storage_config.model_name or "")
+        self._model = text_of(extra, "model", WHERE) or str(storage_config.model_name or "")
         if not self._model:
-            raise BadInput("no model name", "OffstageStorage", 'set "model"')
+            raise BadInput("no model name", WHERE, 'set "model"')
         self._rank = _rank_of(storage_config)
         self._part = f"tp {storage_config.tp_rank}/{storage_config.tp_size}"
         self._client: ObjectClient | None = None
@@ -129,7 +130,7 @@ class Storage:
         return identity_of(
             self._files or self._model,
             computed | found,
-            where="OffstageStorage",
+            where=WHERE,
             revision=getattr(server, "revision", None),
             cache=getattr(server, "download_dir", None),
             weights_id=self._weights_id,
@@ -287,8 +288,12 @@ class Storage:
         ]
         asked = [i for i, (pool, _) in enumerate(pages) if pool.size]
         names = _names([pages[i] for i in asked])
-        done = client.wait(client.get, names, [bytes_of(into[i]) for i in asked]).done
+        landing = [into[i].contiguous() for i in asked]  # itself, where it is that already
+        done = client.wait(client.get, names, [bytes_of(one) for one in landing]).done
         client.release(names)
+        for i, page, came in zip(asked, landing, done, strict=True):
+            if came and page is not into[i]:
+                into[i].copy_(page)
         lost = {i for i, one in zip(asked, done, strict=True) if not one}
         return [None if i in lost else one for i, one in enumerate(into)]
 

@@ -301,7 +301,7 @@ class MessageValues(ValueIO):
     def _ask(self, run: _Run, verb: str, session: int = 0) -> Generator[Wait, None, Any]:
         """The answer of one command for this task."""
         c = run.task.c
-        length = c.home if verb == "list" else c.length
+        length = c.home if verb in ("list", "delete") else c.length
         name_bytes = c.name_bytes if verb == "store" else 0
         name = c.name.lo, c.name.hi
         key = c.key.lo, c.key.hi
@@ -336,6 +336,7 @@ class MessageValues(ValueIO):
 
     def _work(self, run: _Run) -> Work:
         task, pause_s = run.task, PAUSE_S[0]
+        until_s = time.monotonic() + self._timeout_s
         if task.verb == "list":
             return (yield from self._list(run))
         while True:
@@ -344,13 +345,21 @@ class MessageValues(ValueIO):
             else:
                 told = yield from self._ask(run, task.verb)
                 rc = int(told["rc"])
+                if task.verb == "delete" and rc == -errno.EAGAIN:
+                    task.c.home = int(
+                        told["length"]
+                    )  # 0: an archive, else the drive, is waited for
+                    if task.c.home == 0:
+                        until_s = time.monotonic() + self._timeout_s
+                    elif time.monotonic() > until_s:
+                        rc = -errno.ETIMEDOUT
                 if rc == -errno.ENOENT and task.verb == "delete" and pause_s > PAUSE_S[0]:
                     rc = 0  # it was there, and has gone since
                 if rc == 0:
                     rc = self._sized(task, int(told["length"]))
             if rc != -errno.EAGAIN:
                 return rc
-            yield pause(pause_s)  # it is being brought back, or its delete has yet to be noted
+            yield pause(pause_s)  # it is being brought back, or its delete has yet to end
             pause_s = min(2 * pause_s, PAUSE_S[1])
 
     def _list(self, run: _Run) -> Work:

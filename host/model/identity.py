@@ -104,7 +104,7 @@ def identity_of(
     if isinstance(model, Weights):
         weights = model.digest[:32]
     elif weights_id:
-        weights = f"called {weights_id}"
+        weights = f"called {_escaped(weights_id)}"
         log.warning(
             "the weights of %s are called %r, as set: their files are not looked at",
             model,
@@ -121,7 +121,13 @@ def identity_of(
                 "start it again",
             )
         weights = found.digest[:32]
-    return "; ".join([f"weights {weights}", *(f"{name} {one}" for name, one in computed.items())])
+    named = (f"{_escaped(name)} {_escaped(one)}" for name, one in computed.items())
+    return "; ".join([f"weights {weights}", *named])
+
+
+def _escaped(part: object) -> str:
+    """A part of the line that cannot be taken for two."""
+    return str(part).replace("\\", "\\\\").replace(";", "\\;")
 
 
 def digest_of(files: Sequence[Path], where: str = "weights") -> Weights:

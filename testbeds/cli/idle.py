@@ -188,6 +188,13 @@ IDLE = (
     ),
     Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "with --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
+    Idle("bench engine", ("lengths",), _has("trace"), "with --trace, whose prompts are sent"),
+    Idle(
+        "bench engine",
+        ("time_unit", "requests", "seconds", "disaggregated"),
+        _lacks("trace"),
+        "without --trace: prompts of --length are sent one after another",
+    ),
     Idle("bench codec", ("tokens", "text"), _lacks("models"), "without --model"),
     Idle(
         "bench pod",

@@ -302,6 +302,56 @@ def test_what_kv_is_of_has_to_be_said(tier: Daemon) -> None:
             client_of(given | more)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[
+            (name, value)
+            for name in ("weights_id", "model", "layout")
+            for value in (None, 0, ["m"])
+        ],
+        *[("max_capacity_gb", value) for value in (None, "10", -1, True, float("nan"), 1e300)],
+    ],
+)
+def test_a_setting_of_another_kind_is_refused_in_one_line(
+    tier: Daemon, name: str, value: Any
+) -> None:
+    """A `null` made text would name all weights alike, and "10" GiB would be a text 10 GiB long:
+    is each refused by its name?"""
+    with pytest.raises(BadInput, match=f"{name} is ") as told:
+        Adapter(params(tier) | {name: value})
+    assert "\n" not in str(told.value)
+
+
+def test_a_listener_that_fails_costs_no_object(tier: Daemon) -> None:
+    """LMCache's listeners hear of objects on the client's thread. One raises: does its task end all
+    the same, is the daemon kept, and does the next object move?"""
+
+    class Failing(Adapter):
+        def _notify_keys_stored(self, *told: Any) -> None:
+            raise ValueError("not mine")
+
+        _notify_keys_accessed = _notify_keys_stored
+
+    adapter = Failing(params(tier))
+    for number in (20, 21):
+        one = SimpleHash(key(number))
+        task = adapter.submit_store_task([one], [memory(3 * PAYLOAD, number)])
+        ready(adapter.get_store_event_fd())
+        os.eventfd_read(adapter.get_store_event_fd())
+        assert adapter.pop_completed_store_tasks() == {task: (True, 3 * PAYLOAD)}
+        found = memory(3 * PAYLOAD, 0)
+        task = adapter.submit_load_task([one], [found])
+        ready(adapter.get_load_event_fd())
+        os.eventfd_read(adapter.get_load_event_fd())
+        assert adapter.query_load_result(task) == {0} and set(found.byte_array) == {number}
+    assert "put_away" not in adapter.report_status() and adapter.report_status()["is_healthy"]
+    adapter.close()
+    assert adapter.submit_load_task([key(20)], [memory(3 * PAYLOAD, 0)]) > task  # and nothing waits
+    adapter.delete([key(20)])
+    assert not adapter.report_status()["is_healthy"]
+
+
 def test_keys_that_differ_anywhere_are_other_objects() -> None:
     """Model, rank, group, hash and salt all count, also where texts run together."""
     keys = {key_of(key(1)), key_of(key(2)), key_of(key(1, "a")), key_of(key(1, "b"))}

@@ -100,10 +100,11 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
         assert stored(tier, "blue", 3) == BLOCKS
 
 
-def object_client(tier: Daemon) -> ObjectClient:
+def object_client(tier: Daemon, fabric: str = "shm") -> ObjectClient:
     return ObjectClient(
         Endpoint.of_engine(
             {
+                "fabric": fabric,
                 "endpoint": tier.endpoint,
                 "tenant": TENANT,
                 "runtime_dir": str(tier.runtime_dir),
@@ -150,6 +151,28 @@ def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
         tier.process.wait(WAIT_S)
     with daemon(tmp_path) as tier:
         assert [stored(tier, TENANT, number) for number in (1, 3, 4)] == [BLOCKS, 0, BLOCKS]
+
+
+@pytest.mark.parametrize("fabric", ["shm", "zmq"])
+def test_objects_are_deleted_when_the_drive_has_ended_its_part(tmp_path: Path, fabric: str) -> None:
+    """Many objects of many blocks are deleted at once, among others that are kept and some that
+    were replaced, and the daemon is killed with the answer: does one come back?"""
+    keys = [b"gone/%d" % i for i in range(48)]
+    kept = [b"kept/%d" % i for i in range(48)]
+    data = np.random.default_rng(6).integers(0, 256, (48, 20 * PAYLOAD), np.uint8)
+    with daemon(tmp_path, limits__sessions="32") as tier:
+        with object_client(tier, fabric) as client:
+            for one, other in zip(keys, kept, strict=True):
+                client.put([one, other], [data[0], data[1]])
+            assert set(client.wait(client.put, keys[:8], list(data[:8])).states) == {State.DONE}
+            absent = client.wait(client.delete, [b"never", b"there"])
+            assert absent.states == (State.ABSENT,) * 2
+            assert set(client.wait(client.delete, keys).states) == {State.DONE}
+            tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(WAIT_S)
+    with daemon(tmp_path, limits__sessions="32") as tier, object_client(tier) as client:
+        assert not any(client.wait(client.exists, keys).done)
+        assert all(client.wait(client.exists, kept).done)
 
 
 def in_file(store: Path, number: int) -> int:

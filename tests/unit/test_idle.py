@@ -35,6 +35,10 @@ BASE = {
     ),
     "bench storage": (["--backend", "spdk"], []),
     "bench pod": (["--folder", "f", "--trace", "t"], ["--folder", "f"]),
+    "bench engine": (
+        ["--python", "p", "--model", "m", "--trace", "t"],
+        ["--python", "p", "--model", "m"],
+    ),
     "host calibrate": (["--out", "o", "--model", "m"], ["--out", "o"]),
     "testbed up": (["local"], ["netns"], ["qemu"]),
     "testbed run": (["local"], ["netns"], ["local"]),
@@ -60,7 +64,9 @@ FLAGS = {
     "warm_up": "--warm-up",
     "layer_ahead": "--layer-ahead",
     "bottleneck": "--bottleneck",
+    "disaggregated": "--disaggregated",
 }
+NAMES = {"lengths": "--length"}
 VALUES = {
     "accept": "a.json",
     "time_unit": "s",
@@ -126,7 +132,7 @@ def test_what_has_no_effect_is_refused_by_name(
     row = IDLE[at]
     before = [one for one in IDLE[:at] if one.command == row.command]
     words = BASE[row.command][len(before)]
-    flag = FLAGS.get(name, "--" + name.replace("_", "-"))
+    flag = FLAGS.get(name) or NAMES.get(name, "--" + name.replace("_", "-"))
     given = [flag] if name in FLAGS else [flag, VALUES.get(name, "4")]
     assert run([*row.command.split(), *words, *given]) == 2
     output = capsys.readouterr()

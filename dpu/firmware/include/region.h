@@ -130,7 +130,7 @@ enum ofs_value_verb {
 	OFS_VALUE_STORE = 3,    /* of `length` bytes; told: session and chunk */
 	OFS_VALUE_COMMIT = 4,   /* `session` of a STORE, all of whose pieces are acknowledged */
 	OFS_VALUE_END = 5,      /* `session`; of a STORE: drops what it wrote */
-	OFS_VALUE_DELETE = 6,
+	OFS_VALUE_DELETE = 6,   /* `length`: 0, or the one told with -EAGAIN, if any */
 	OFS_VALUE_LIST = 7 /* keys of a volume, from where the first ask says: see ofs_value_told */
 };
 

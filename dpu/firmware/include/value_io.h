@@ -19,7 +19,8 @@
  *
  * A daemon with an archive answers -EAGAIN of a value that is being brought back, and of a delete
  * that it has yet to note: the task is asked again after a pause, which grows, until its deadline
- * or until the daemon says otherwise.
+ * or until the daemon says otherwise. So is a delete whose copies the drive has yet to wipe; after
+ * `timeout_ns` of that it ends with -ETIMEDOUT, and the value may come back at a restart.
  *
  * If the connection is lost every task ends with -EPIPE; then nothing but a close is left to do.
  */
@@ -90,10 +91,10 @@ struct ofs_value_task {
 	uint32_t dropped;
 	struct ofs_key chunk;
 	uint64_t deadline_ns;
-	uint64_t patience_ns; /* when waiting for a session, or for a commit, ends */
+	uint64_t patience_ns; /* when waiting for a session, a commit or the drive ends */
 	uint64_t pause_ns;    /* since the daemon said "not yet"; 0: it did not */
 	uint64_t again_ns;    /* when it is asked again */
-	uint64_t home;        /* LIST: `length` of its next ask, of which `key` is the key */
+	uint64_t home; /* LIST, DELETE: `length` of its next ask; LIST: `key` is that one's key */
 	struct ofs_value_task *next;
 };
 

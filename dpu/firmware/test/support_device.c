@@ -119,6 +119,20 @@ advance(struct world *world, uint64_t by_ns)
 	}
 }
 
+struct ofs_value_told
+world_ask(struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
+{
+	struct ofs_value_ask ask = *asked;
+	struct ofs_value_told told = {.rc = 1};
+	struct ofs_asking asking = {verb, 1, &ask, &told, 1000000000ull};
+
+	do {
+		assert(ofs_driver_values(host->driver, &asking) == 0 && told.rc <= 0);
+		ask.length = told.length;
+	} while (verb == OFS_VALUE_DELETE && told.rc == -EAGAIN && told.length > 0);
+	return told;
+}
+
 void
 world_pass(struct world *world, uint64_t ns)
 {

@@ -83,6 +83,9 @@ void world_close(struct world *world, int drain);
 uint32_t world_tenant(struct world *world, uint32_t slot_count);
 /* Turns the reactor until `ns` of virtual time have passed. */
 void world_pass(struct world *world, uint64_t ns);
+/* One command on one value; a delete is asked for again until the drive has ended its part. */
+struct ofs_value_told world_ask(struct world_host *host, uint32_t verb,
+	const struct ofs_value_ask *asked);
 struct ofs_device_status world_status(struct world *world);
 struct ofs_ledger world_ledger(struct world *world);
 

@@ -95,25 +95,15 @@ shelf_close(struct shelf *shelf)
 }
 
 static struct ofs_value_told
-ask(struct world_host *host, uint32_t verb, const struct ofs_value_ask *asked)
-{
-	struct ofs_value_told told = {.rc = 1};
-	struct ofs_asking asking = {verb, 1, asked, &told, SECOND_NS};
-
-	assert(ofs_driver_values(host->driver, &asking) == 0 && told.rc <= 0);
-	return told;
-}
-
-static struct ofs_value_told
 ask_key(struct world_host *host, uint32_t verb, uint32_t number)
 {
-	return ask(host, verb, &(struct ofs_value_ask){.key = key_of(number)});
+	return world_ask(host, verb, &(struct ofs_value_ask){.key = key_of(number)});
 }
 
 static int
 ask_session(struct world_host *host, uint32_t verb, uint32_t session)
 {
-	return ask(host, verb, &(struct ofs_value_ask){.session = session}).rc;
+	return world_ask(host, verb, &(struct ofs_value_ask){.session = session}).rc;
 }
 
 static int
@@ -141,7 +131,7 @@ begin(struct world_host *host, uint32_t number, uint32_t seed, uint32_t flags, u
 {
 	static uint8_t bytes[VALUE_MAX];
 	struct ofs_value_ask asked = {.key = key_of(number), .length = length_of(seed), .flags = flags};
-	struct ofs_value_told told = ask(host, OFS_VALUE_STORE, &asked);
+	struct ofs_value_told told = world_ask(host, OFS_VALUE_STORE, &asked);
 
 	fill(seed, bytes);
 	for (uint32_t piece = 0; told.rc == 0 && piece + missing < pieces(seed); piece++) {
@@ -309,13 +299,13 @@ test_what_cannot_be_is_refused(void)
 
 	shelf_open(&shelf, OFS_WRITE_THROUGH, OFS_PREFETCH_SHARED);
 	host = &shelf.hosts[0];
-	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
+	assert(world_ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
 	asked.length = (uint64_t)shelf.config.core.session_chunk_max * LAYERS * PAYLOAD + 1;
-	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
+	assert(world_ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
 	asked.length = UINT64_MAX;
-	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
+	assert(world_ask(host, OFS_VALUE_STORE, &asked).rc == -EMSGSIZE);
 	asked = (struct ofs_value_ask){.key = key_of(1), .length = 1, .flags = 8};
-	assert(ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
+	assert(world_ask(host, OFS_VALUE_STORE, &asked).rc == -EINVAL);
 	assert(store(host, 1, 5, OFS_VALUE_OVER) == -ENOENT);
 	assert(store(host, 1, 5, OFS_VALUE_KEEP) == 0 && store(host, 1, 6, OFS_VALUE_KEEP) == -EEXIST);
 	assert(store(host, 1, 6, OFS_VALUE_OVER) == 0);

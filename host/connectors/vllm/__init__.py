@@ -17,7 +17,6 @@ imports nothing of vLLM; `OffstageConnector` is created on access.
 import hashlib
 import json
 import logging
-import math
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -36,11 +35,12 @@ from offstage.host.connectors.vllm.requests import log_of
 from offstage.host.connectors.vllm.stats import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
 from offstage.host.connectors.vllm.worker import Worker
-from offstage.host.endpoint import Endpoint
+from offstage.host.endpoint import Endpoint, seconds_of, text_of
 from offstage.host.model.identity import Adapters, identity_of, process_began_ns
 
 __all__ = ["Connector"]
 
+WHERE = "OffstageConnector"
 SWITCHES = ("layer_wise", "prefetch", "choose")
 BOUNDS = {"patience_s": PATIENCE_S, "patience_min_s": PATIENCE_MIN_S}
 OWN = (*SWITCHES, "model", "weights_id", "patience_min_s", "requests", "head_groups")
@@ -267,7 +267,7 @@ def _groups_of(config: Any, kv_cache_config: Any) -> list[Group]:
     if any(one.latents for one in groups) and _is_cpu() and not chunks:
         raise BadInput(
             "on this CPU vLLM computes no prompt behind latents (MLA) that are already there",
-            "OffstageConnector",
+            WHERE,
             "leave this connector out",
         )
     parallel = config.parallel_config
@@ -277,13 +277,13 @@ def _groups_of(config: Any, kv_cache_config: Any) -> list[Group]:
     ):
         raise BadInput(
             "the connector supports tensor parallelism only",
-            "OffstageConnector",
+            WHERE,
             "set pipeline and context parallel sizes to 1",
         )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         raise BadInput(
             "a block that fails to load would fail its request",
-            "OffstageConnector",
+            WHERE,
             'set "kv_load_failure_policy": "recompute"',
         )
     return groups
@@ -310,17 +310,13 @@ def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:
     """What can be switched off. BadInput: by something else than false."""
     for name in SWITCHES:
         if not isinstance(extra.get(name, True), bool):
-            raise BadInput(f"{name} is {extra[name]!r}", "OffstageConnector", "write true or false")
+            raise BadInput(f"{name} is {extra[name]!r}", WHERE, "write true or false")
     return {name: bool(extra.get(name, True)) for name in SWITCHES}
 
 
 def _bounds_of(extra: dict[str, Any]) -> dict[str, float]:
     """How long is waited, in seconds. BadInput: no number above 0."""
-    found = {name: extra.get(name, usual) for name, usual in BOUNDS.items()}
-    for name, value in found.items():
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise BadInput(f"{name} is {value!r}", "OffstageConnector", "write seconds above 0")
-    return found
+    return {name: seconds_of(BOUNDS | extra, name, WHERE) for name in BOUNDS}
 
 
 def _client_of(config: Any, what: str, *, shared: bool = False) -> ObjectClient | None:
@@ -330,11 +326,12 @@ def _client_of(config: Any, what: str, *, shared: bool = False) -> ObjectClient 
     model, engine = config.model_config, _version()
     extra = {"model": model.model, "weights_id": ""}
     extra |= config.kv_transfer_config.kv_connector_extra_config
+    named, weights_id = (text_of(extra, key, WHERE) for key in ("model", "weights_id"))
     endpoint = Endpoint.of_engine({key: value for key, value in extra.items() if key not in OWN})
     say_untried("vLLM", engine)
     try:
-        layout = _identity(config, engine, str(extra["weights_id"]), shared=shared) + f"; {what}"
-        client = ObjectClient(endpoint, model=str(extra["model"]), layout=layout, late=True)
+        layout = _identity(config, engine, weights_id, shared=shared) + f"; {what}"
+        client = ObjectClient(endpoint, model=named, layout=layout, late=True)
     except OffstageError as error:
         log.warning("no tier until the engine is started again: %s; it computes all KV", error)
         return None
@@ -374,7 +371,7 @@ def _identity(config: Any, engine: str, weights_id: str, *, shared: bool = False
         cache=load.download_dir,
         weights_id=weights_id,
         since_ns=process_began_ns(),
-        where="OffstageConnector",
+        where=WHERE,
     )
 
 

@@ -29,7 +29,8 @@ ACTIONS = {
     "share": ("tokens",),
     "expect": ("tokens", "seconds"),
 }
-SECONDS_MAX = 86_400.0
+NEEDED = {"expect": ("tokens", "seconds")}  # of those: one without the other would do nothing
+SECONDS_MAX, NUMBER_MAX = 86_400.0, 1e15
 _said: set[str] = set()
 
 
@@ -59,37 +60,39 @@ def _actions(request: Any) -> Iterator[tuple[str, Any]]:
     envelope = getattr(request, "kv_hints", None)
     for action in envelope.actions if envelope is not None else ():
         yield action.action_type, action.payload
-    params = getattr(request, "kv_transfer_params", None) or {}
-    ours = params.get("offstage", {})
+    params = getattr(request, "kv_transfer_params", None)
+    ours = params.get("offstage", {}) if isinstance(params, dict) else {}
     yield from ours.items() if isinstance(ours, dict) else [("offstage", ours)]
 
 
 def _take(found: Hints, name: str, payload: dict[str, Any]) -> bool:
     """Apply one hint; returns whether it is known."""
     given = {key: _number(payload[key]) for key in ACTIONS[name] if key in payload}
-    if not given or set(payload) - set(given) or any(one < 0 for one in given.values()):
+    needs = set(NEEDED.get(name, ()))
+    if not given or needs - set(given) or set(payload) - set(given) or min(given.values()) < 0:
         return False
     chance = min(1.0, given.get("chance", 1.0))
-    seconds = min(SECONDS_MAX, given.get("seconds", 0.0))
+    seconds = min(SECONDS_MAX, given.get("seconds", given.get("in_seconds", 0.0)))
     if name == "priority":
         found.chance = chance
     elif name == "retain":
         found.retain_s = seconds
     elif name == "prefetch":
-        found.resume_s, found.resume_chance = given.get("in_seconds", 0.0), chance
+        found.resume_s, found.resume_chance = seconds, chance
     elif name == "share":
         found.share_tokens = int(given["tokens"])
     else:
-        found.expect_tokens, found.expect_s = int(given.get("tokens", 0)), seconds
+        found.expect_tokens, found.expect_s = int(given["tokens"]), seconds
     return True
 
 
 def _number(value: Any) -> float:
+    """What a client of the engine sent; -1: it is no number, or too large to be one of these."""
     right = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if right and value == value else -1.0
+    return float(value) if right and 0 <= value <= NUMBER_MAX else -1.0
 
 
 def _say(name: str, payload: Any) -> None:
     if name not in _said and len(_said) < 64:
         _said.add(name)
-        log.warning("a hint that is not understood: %.40s %.80r; it is left out", name, payload)
+        log.warning("a hint that is not understood: %.40r %.80r; it is left out", name, payload)

@@ -56,6 +56,14 @@ def test_a_wrong_entry_is_one_line(entry: str, said: str, environ: dict[str, str
         Endpoint.find("lab", environ=environ)
 
 
+@pytest.mark.parametrize("value", [0, -1, 1e12, float("inf"), float("nan"), True, None, "5"])
+def test_a_time_that_no_clock_takes_is_one_line(value: object) -> None:
+    """Is a bound that is none refused at the start, and not when the first wait begins?"""
+    for name in ("timeout_s", "patience_s"):
+        with pytest.raises(BadInput, match=f"{name} is .*write seconds above 0, at most 86,400"):
+            Endpoint.of_engine({name: value})
+
+
 def test_nothing_else_makes_a_control_connection() -> None:
     made = [
         str(path.relative_to(ROOT))

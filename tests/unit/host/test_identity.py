@@ -143,6 +143,20 @@ def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
     assert identity_of(model, {"KV": 1}) == identity_of(digest_of(files_of(model)), {"KV": 1})
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a; KV x", {"LMCache": "y"}), ("a", {"KV": "x; LMCache y"})),
+        (("a", {"KV": "x; y 1"}), ("a", {"KV": "x", "y": 1})),
+        (("a", {"KV": "x\\", "y": 1}), ("a", {"KV": "x\\; y 1"})),
+    ],
+)
+def test_no_text_moves_from_one_part_into_another(one: Any, other: Any) -> None:
+    """Is the line of two programs equal though the parts of it are not?"""
+    names = [identity_of("m", parts, weights_id=name) for name, parts in (one, other)]
+    assert names[0] != names[1]
+
+
 @pytest.mark.parametrize("how", ["written", "renamed", "linked"])
 def test_weights_that_changed_after_the_start_are_refused(how: str, tmp_path: Path) -> None:
     """A file was written, or an older folder or a link to one replaced it: a program that may have

@@ -1,6 +1,7 @@
 """Does the scheduler's side of the vLLM connector match, plan and save the right blocks? Runs over
 a stand-in for the tier."""
 
+import json
 import time
 from pathlib import Path
 from threading import Timer
@@ -300,6 +301,31 @@ def test_hints_come_by_both_doors() -> None:
     )
     assert hints_of(one) == Hints(0.25, 9.0, 2.5, 1.0, 64)
     assert hints_of(request("r", [], kv_transfer_params={"offstage": 3})) == Hints()
+
+
+@pytest.mark.parametrize(
+    ("hint", "understood"),
+    [
+        ('{"share": {"tokens": 1e999}}', Hints()),
+        ('{"expect": {"tokens": Infinity, "seconds": 3}}', Hints()),
+        ('{"expect": {"seconds": 3}}', Hints()),
+        (f'{{"retain": {{"seconds": {10**400}}}}}', Hints()),
+        ('{"retain": {"seconds": NaN}}', Hints()),
+        ('{"prefetch": {"in_seconds": 1e999}}', Hints()),
+        ('{"prefetch": {"in_seconds": 1e12}}', Hints(resume_s=86_400.0)),
+        ('{"retain": {"seconds": 1e12}}', Hints(retain_s=86_400.0)),
+        ('{"two\\nlines": {}}', Hints()),
+    ],
+)
+def test_no_number_of_a_client_ends_the_engine(
+    hint: str, understood: Hints, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What any client of vLLM's server can send, such as a number that JSON has and no clock: is it
+    left out in one line, or bounded, where it would raise in the scheduler of all requests?"""
+    monkeypatch.setattr("offstage.host.connectors.vllm.hints._said", set())
+    one = request("r", range(64), kv_transfer_params={"offstage": json.loads(hint)})
+    assert hints_of(one) == understood
+    assert len(caplog.messages) == (understood == Hints()) and "\n" not in caplog.text.strip()
 
 
 def test_a_pause_keeps_and_asks_back() -> None:

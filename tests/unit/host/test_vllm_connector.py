@@ -17,7 +17,7 @@ def test_bounds_that_are_no_time_are_refused() -> None:
     """Bounds are accepted as given, and an invalid time is refused in one line."""
     bounds = {"patience_s": 2, "patience_min_s": 0.1}
     assert _bounds_of({}) == BOUNDS and _bounds_of(bounds) == bounds
-    for value in (0, -1.0, "1", True, float("inf"), float("nan")):
+    for value in (0, -1.0, "1", True, None, float("inf"), float("nan"), 1e12):
         with pytest.raises(BadInput, match="write seconds above 0"):
             _bounds_of({"patience_min_s": value})
 

@@ -102,6 +102,15 @@ def test_what_kv_is_of_is_weights_and_all_that_computes_it(
     assert len(found | {first}) == len(others) + 3
 
 
+@pytest.mark.parametrize("value", [None, False, 0, ["w"], "two\nlines"])
+def test_weights_are_named_by_text_alone(value: Any, layouts: Any, tmp_path: Path) -> None:
+    """A setting that a template leaves `null` would be one name for all weights: is it refused?"""
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    for name in ("weights_id", "model"):
+        with pytest.raises(BadInput, match=f"{name} is .*; write it as text in quotes"):
+            layouts(tmp_path, extra={name: value})
+
+
 def test_how_many_threads_count_and_not_on_which_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines bound to different halves of a machine share; engines with more or fewer threads do
     not."""

@@ -244,8 +244,8 @@ ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks
 
 /* A ticket is of one store, which its upper bits identify. After a move, the new store either has
  * nothing of what was deleted in the old one, or counts it among its own deletes. */
-static int
-wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
+int
+ofs_purge_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
 {
 	uint64_t store = (uint64_t)(device->stores_left & 0xffff) << 48;
 	uint64_t turn = *ticket & 0xffffffffffffull;
@@ -268,6 +268,12 @@ wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *le
 		rc = -EAGAIN;
 	}
 	return rc;
+}
+
+static int
+wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
+{
+	return ofs_purge_wiped(device, tenant, ticket, left);
 }
 
 OFS_DEVICE_CALL(wiped, (uint32_t, tenant), (uint64_t *, ticket), (uint64_t *, left));

@@ -60,6 +60,9 @@ void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 /* No purge takes what an append names, be it of one content (`folded`), while `spared`. */
 void ofs_device_spare(struct ofs_device *device, uint32_t session, uint32_t count, bool folded,
 	const struct ofs_key *contents, bool spared);
+/* Whether the drive has ended its part of what the tenant deleted before `ticket` was given: 0 or
+ * -EAGAIN. `ticket` 0: gives one for all until now. `left`: copies to wipe, also of later ones. */
+int ofs_purge_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left);
 /* A session names them, from now on (`named`) or until now. */
 void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
 	uint32_t count, bool named);

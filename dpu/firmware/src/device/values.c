@@ -120,6 +120,27 @@ end(struct ofs_device *device, uint32_t session)
 	return ofs_device_end_session(device, session, true);
 }
 
+/* It is answered when the drive has ended its part, too, for as far as no session has the value. */
+static int delete(struct ofs_device *device, uint32_t tenant, const struct ofs_value_ask *ask,
+	struct ofs_value *entry, struct ofs_value_told *told)
+{
+	uint64_t ticket = ask->length, left;
+	int rc = 0;
+
+	if (ticket == 0)
+		rc = ofs_value_leave(device, tenant, &ask->key, entry);
+	else if (entry != NULL && entry->place == OFS_VALUE_LEAVING)
+		rc = -EAGAIN;
+	else if (entry != NULL && entry->place == OFS_VALUE_GONE)
+		ofs_value_remove(&device->values, entry);
+	if (rc != 0 && rc != -EAGAIN)
+		return rc;
+	if (ofs_purge_wiped(device, tenant, &ticket, &left) == 0)
+		return rc;
+	told->length = ticket;
+	return -EAGAIN;
+}
+
 static int
 by_key(struct ofs_device *device, uint32_t port, uint32_t verb, const struct ofs_value_ask *ask,
 	struct ofs_value_told *told)
@@ -128,7 +149,7 @@ by_key(struct ofs_device *device, uint32_t port, uint32_t verb, const struct ofs
 	struct ofs_value *entry = ofs_value_look(device, tenant, &ask->key);
 
 	if (verb == OFS_VALUE_DELETE)
-		return ofs_value_leave(device, tenant, &ask->key, entry);
+		return delete (device, tenant, ask, entry, told);
 	if (entry == NULL || entry->place >= OFS_VALUE_LEAVING)
 		return -ENOENT;
 	if (entry->place == OFS_VALUE_AWAY)

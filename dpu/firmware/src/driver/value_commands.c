@@ -59,7 +59,9 @@ gather(const struct ofs_task_queue *queue, uint32_t room, struct ofs_task_batch 
 
 	for (; task != NULL && count < most && task->verb == queue->head->verb; task = task->next) {
 		batch->asks[count++] = (struct ofs_value_ask){.key = task->key,
-			.length = task->verb == OFS_VALUE_STORE ? task->length : 0,
+			.length = task->verb == OFS_VALUE_STORE ? task->length
+				: task->verb == OFS_VALUE_DELETE    ? task->home
+													: 0,
 			.flags = flags_of(task)};
 		if (task->verb == OFS_VALUE_STORE) {
 			batch->asks[count - 1].name_bytes = (uint16_t)task->name_bytes;
@@ -194,7 +196,7 @@ start(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_val
 	ofs_task_push(&io->moving, task);
 }
 
-/* The value is being brought back, or its delete has yet to be noted. */
+/* The value is being brought back, or its delete has yet to be noted or to end on the drive. */
 static void
 ask_later(struct ofs_value_io *io, struct ofs_value_task *task)
 {
@@ -286,6 +288,20 @@ committed(struct ofs_value_io *io, struct ofs_value_task *task, int rc)
 	ofs_task_finish(io, task, rc == -EAGAIN ? -ETIMEDOUT : rc);
 }
 
+/* Whether the drive has long not ended its part of a delete; an archive may take longer. */
+static bool
+is_refused(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
+{
+	uint64_t now_ns = ofs_driver_now_ns(io->driver);
+
+	if (task->verb != OFS_VALUE_DELETE)
+		return false;
+	task->home = told->length;
+	if (task->home == 0 || task->patience_ns == 0)
+		task->patience_ns = now_ns + io->timeout_ns;
+	return now_ns >= task->patience_ns;
+}
+
 static void
 told_of(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_value_told *told)
 {
@@ -293,10 +309,12 @@ told_of(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_v
 
 	if (task == NULL)
 		return; /* given up, or one of the sessions that end */
-	if (rc == -EAGAIN) {
+	if (rc == -EAGAIN && !is_refused(io, task, told)) {
 		ask_later(io, task);
 		return;
 	}
+	if (rc == -EAGAIN)
+		rc = -ETIMEDOUT;
 	if (rc == -ENOENT && task->verb == OFS_VALUE_DELETE && task->pause_ns != 0)
 		rc = 0; /* it was there, and has gone since */
 	task->value_length = rc == 0 ? told->length : 0;

@@ -40,7 +40,7 @@ def memory_of(buffer: Any, *, into: bool = False) -> U8:
         whole = isinstance(buffer, np.ndarray)
         data = buffer.reshape(-1).view(np.uint8) if whole else np.frombuffer(buffer, np.uint8)
     except (BufferError, TypeError, ValueError) as error:
-        raise BadInput(f"no contiguous bytes: {error}", "values", "copy it first") from None
+        raise BadInput(f"not contiguous bytes: {error}", "values", "copy it first") from None
     if into and not data.flags.writeable:
         raise BadInput("memory that cannot be written", "values", "read into memory of your own")
     return data

@@ -346,9 +346,7 @@ class MessageValues(ValueIO):
                 told = yield from self._ask(run, task.verb)
                 rc = int(told["rc"])
                 if task.verb == "delete" and rc == -errno.EAGAIN:
-                    task.c.home = int(
-                        told["length"]
-                    )  # 0: an archive, else the drive, is waited for
+                    task.c.home = int(told["length"])  # 0: waits for an archive, else for the drive
                     if task.c.home == 0:
                         until_s = time.monotonic() + self._timeout_s
                     elif time.monotonic() > until_s:

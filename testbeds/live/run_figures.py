@@ -52,12 +52,11 @@ def run_result(
 ) -> RunResult:
     """The figures of one run, from counts of that run alone; `against_reference` or `against_lru`
     fills in `coverage` and `traffic_ratio`. `counters` None: those of the device are unknown."""
-    ledger = ledger.at_end()
+    ledger, fetch_ms = ledger.at_end(), np.array(record.fetch_ns, np.float64) / 1e6
     ended, nontrivial = ledger.ended, ledger.nontrivial_ended
     pooled = ledger.selected - ledger.demands
     stall_ms, token_ms = record.stall_ms(), record.token_ms()
     by_step = [Demands.of(row) for row in record.ends_by_step()]
-    fetch_ms = np.array(record.fetch_ns, np.float64) / 1e6
     return RunResult(
         name=label.name,
         storage=label.storage,

@@ -107,7 +107,7 @@ def runs_section(found: Sequence[Group]) -> str:
         "The runs",
         as_html(runs_table(found), "table of runs") + void_markup(reasons(found, COLUMNS)),
         "One row for each set of prefetchers, all with the same staging buffer. In each column the "
-        "best of each storage is marked, but never a void figure (†). Read hit rate, traffic and "
+        "best of each storage is marked, but never a void figure. Read hit rate, traffic and "
         "stall together: hits can always be bought with traffic.",
         glossary(COLUMNS, "What the columns mean"),
     )

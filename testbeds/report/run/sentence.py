@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import msgspec
 
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.report.page.numbers import count, percent, ratio
+from offstage.testbeds.report.page.numbers import count, percent, ratio, show
 from offstage.testbeds.report.run.definitions import as_text
 from offstage.testbeds.report.run.runs import Group, groups, label, reference_run, subject
+from offstage.testbeds.report.run.void import why_void
 
 __all__ = ["in_words", "sentence"]
 
@@ -46,7 +47,8 @@ def _finding(group: Group) -> str:
     start = f"With {label(run)} prefetch, {rate} were already in the DPU's DRAM"
     if without is None:
         return f"{start}; there is no run without prefetch to compare with"
-    return f"{start}, {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
+    found = f"{start}, {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
+    return f"{found}{_speed(group, run, without)}"
 
 
 def _against(run: RunResult, without: RunResult) -> str:
@@ -63,6 +65,15 @@ def _price(run: RunResult) -> str:
     if abs(run.traffic_ratio - 1.0) < 0.005:
         return "for as many bytes read"
     return f"for {ratio(run.traffic_ratio)} the bytes read"
+
+
+def _speed(group: Group, run: RunResult, without: RunResult) -> str:
+    """What the hits are for, unless a note makes it void: they may cost more than they gain."""
+    runs = (run, without)
+    if not all(one.tokens_per_s and not why_void(group, one, "tokens_per_s") for one in runs):
+        return ""
+    mine, others = (show("tokens_per_s", one.tokens_per_s) for one in runs)
+    return f"; {mine} tokens/s were decoded, {others} without prefetch"
 
 
 def _better_one(group: Group, run: RunResult) -> str:

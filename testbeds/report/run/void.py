@@ -26,6 +26,7 @@ TIMES = (
     "stall_ms_p99",
     "token_ms_p50",
     "token_ms_p99",
+    "token_ms_mean",
     "fetch_ms_p50",
     "fetch_ms_p99",
     "tokens_per_s",

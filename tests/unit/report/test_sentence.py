@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.report import sentence
 
 ALL = ("window", "ema", "shared")
@@ -22,6 +24,18 @@ def test_better_names_both_rates_and_the_price(made: SimpleNamespace) -> None:
     assert "against 80.0 % without prefetch, for 1.24× the bytes read" in text
     assert "did better" not in text
     assert "on synthetic disk (measured)" in text, "no number without its provenance"
+
+
+def test_what_the_hits_gained_is_said_unless_it_is_void(made: SimpleNamespace) -> None:
+    """More hits at fewer tokens/s are no gain, and a late drive's times tell nothing."""
+    slower = [
+        made.run((), hit=0.80, tokens_per_s=9.0),
+        made.run(ALL, hit=0.95, tokens_per_s=6.5),
+    ]
+    assert "; 6.5 tokens/s were decoded, 9.0 without prefetch; " in sentence(slower)
+    late = Note("emulation-late", "the drive was late", figures="52 % of 9")
+    slower[0] = msgspec.structs.replace(slower[0], notes=[late])
+    assert "tokens/s" not in sentence(slower)
 
 
 def test_worse_says_fewer(made: SimpleNamespace) -> None:

@@ -121,7 +121,8 @@ end(struct ofs_device *device, uint32_t session)
 }
 
 /* It is answered when the drive has ended its part, too, for as far as no session has the value. */
-static int delete(struct ofs_device *device, uint32_t tenant, const struct ofs_value_ask *ask,
+static int
+leave(struct ofs_device *device, uint32_t tenant, const struct ofs_value_ask *ask,
 	struct ofs_value *entry, struct ofs_value_told *told)
 {
 	uint64_t ticket = ask->length, left;
@@ -149,7 +150,7 @@ by_key(struct ofs_device *device, uint32_t port, uint32_t verb, const struct ofs
 	struct ofs_value *entry = ofs_value_look(device, tenant, &ask->key);
 
 	if (verb == OFS_VALUE_DELETE)
-		return delete (device, tenant, ask, entry, told);
+		return leave(device, tenant, ask, entry, told);
 	if (entry == NULL || entry->place >= OFS_VALUE_LEAVING)
 		return -ENOENT;
 	if (entry->place == OFS_VALUE_AWAY)

@@ -309,12 +309,12 @@ told_of(struct ofs_value_io *io, struct ofs_value_task *task, const struct ofs_v
 
 	if (task == NULL)
 		return; /* given up, or one of the sessions that end */
-	if (rc == -EAGAIN && !is_refused(io, task, told)) {
+	if (rc == -EAGAIN && is_refused(io, task, told))
+		rc = -ETIMEDOUT;
+	if (rc == -EAGAIN) {
 		ask_later(io, task);
 		return;
 	}
-	if (rc == -EAGAIN)
-		rc = -ETIMEDOUT;
 	if (rc == -ENOENT && task->verb == OFS_VALUE_DELETE && task->pause_ns != 0)
 		rc = 0; /* it was there, and has gone since */
 	task->value_length = rc == 0 ? told->length : 0;
